@@ -8,19 +8,27 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, TypeVar
 
-from apressure.core.leases.clock import Clock, since_boot
+from apressure.concurrency.lifetime import IteratingTask
+from apressure.core.leases.clock import Clock, Term, since_boot
 from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.pressure.delivery import Delivery
+from apressure.pressure.leases.hand import Received
 from apressure.pressure.leases.lease import Lease
-from apressure.pressure.leases.state import Received
-from apressure.pressure.prefetch import Prefetch
+from apressure.pressure.leases.steps import Receiving
 from apressure.protocols import DEFAULT_LEASE, DEFAULT_MAX_HOLD
 
 if TYPE_CHECKING:
+    from apressure.pressure.engine.engine import Scripted
     from apressure.pressure.engine.plain.engine import Plain
-    from apressure.pressure.engine.scripted import Scripted
 
 T = TypeVar("T")
+
+MAX_PREFETCH = 1000
+PREFETCH_SECONDS = 0.05
+"""An adaptive prefetch takes about as many messages as the body of the loop handles in this time."""
+
+READ_AHEAD = 16
+"""From so many on, half of what is prefetched is asked for while the body works on the other half."""
 
 TURN_SECONDS = 0.05
 """How long a body that waits for nothing keeps the event loop from turning, apart from its latest item."""
@@ -44,8 +52,8 @@ class Options(NamedTuple):
         return self.shared and self.delete
 
 
-class Turns:
-    """Has the event loop turn where a body waits for nothing.
+class Turns(IteratingTask):
+    """The task that iterates, which has the event loop turn where its body waits for nothing.
 
     Or nobody would renew the lease, send acknowledgements or cancel before the buffer is empty.
 
@@ -68,6 +76,46 @@ class Turns:
 
     def _note(self) -> None:
         self._turned = True
+
+
+class Prefetch:
+    """How many messages a consumer has in hand: as many as its body handles in a moment, never more than the bound.
+
+    Args:
+        receiving: What asks for them.
+        fixed: This many, however quick the body is; None to adapt to it.
+        bound: The queue's bound; 0 for none.
+
+    Attributes:
+        half: Where this many are left in the buffer, the other half is due; 0 where all are asked for at once.
+    """
+
+    def __init__(self, receiving: Receiving, fixed: int | None, bound: int) -> None:
+        self._receiving = receiving
+        self._fixed = fixed
+        self._most = min(MAX_PREFETCH, bound) if bound > 0 else MAX_PREFETCH
+        self._chunk = 1
+        self._handled = 0  # how many had been handled when the body began with the chunk,
+        self._since = 0.0  # and when that was
+        self.half = 0
+
+    def plan(self, handled: int) -> int:
+        """Decide how many to ask for, given how many the body has handled so far; returns that."""
+        if self._fixed is not None:
+            self._chunk = min(self._fixed, self._most)
+        elif done := handled - self._handled:
+            elapsed = asyncio.get_running_loop().time() - self._since
+            quick = int(done * PREFETCH_SECONDS / elapsed) if elapsed > 0 else self._most
+            more = self._chunk * 2 if self._receiving.full else self._chunk
+            self._chunk = max(1, min(self._most, more, quick))
+        self.half = self._chunk // 2 if self._chunk >= READ_AHEAD else 0
+        return self.half or self._chunk
+
+    def begin(self) -> None:
+        """The body begins with a chunk: see how quick it is, and ask for the next half in good time."""
+        self._handled, self._since = self._receiving.handed_out - 1, asyncio.get_running_loop().time()
+        if self.half and self._receiving.full:  # otherwise the queue was empty behind them
+            self._receiving.ahead(self.half)
 
 
 class Consumer(Generic[T]):
@@ -107,23 +155,19 @@ class Consumer(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._engine.begin_block("consumer")
         try:
-            lease = Lease(
-                scripted.steps, scripted.dead, options.lease, True, options.max_hold, options.shared, options.clock
-            )
+            term = Term(options.lease, options.clock)
+            lease = Lease(scripted.steps, scripted.dead, term, True, options.max_hold, options.shared)
             bound = await lease.acquire(options.timeout)
-            self._lease = lease
-            self._engine.check()  # a client that was closed meanwhile does not know of this lease
-            self._engine.hold("consumer", lease)
-            self._prefetch = Prefetch(lease.receiving, options.prefetch, bound)
-        except BaseException:
-            taken, self._lease = self._lease, None
             try:
-                if taken is not None:
-                    self._engine.hold("consumer", None)
-                    await self._leave_quietly(taken)
-            finally:
-                self._engine.end_block("consumer")
+                self._engine.check()  # a client that was closed meanwhile does not know of this lease
+            except BaseException:
+                await self._leave_quietly(lease)
+                raise
+        except BaseException:
+            self._engine.held.pop("consumer", None)
             raise
+        self._engine.held["consumer"] = self._lease = lease
+        self._prefetch = Prefetch(lease.receiving, options.prefetch, bound)
         return self
 
     async def __aexit__(
@@ -132,7 +176,7 @@ class Consumer(Generic[T]):
         lease, self._lease = self._lease, None
         if lease is None:
             return
-        self._engine.hold("consumer", None)
+        self._engine.held["consumer"] = None
         try:
             if kind is None and self._current is not None and lease.state.error is None:
                 lease.state.unsettled.ack(self._current[0])
@@ -144,7 +188,7 @@ class Consumer(Generic[T]):
                     await lease.leave()
                     # The queue is closed: what is in it now is what was given back, and nobody has done that work.
                     if self._options.delete and finished and not (await self._engine.inspect())[1]:
-                        self._engine.end_block("consumer")
+                        self._engine.held.pop("consumer", None)
                         await self._engine.delete(None)
             else:
                 if self._current is not None and isinstance(error, Exception):  # no cancellation: it is no failure
@@ -152,7 +196,7 @@ class Consumer(Generic[T]):
                 await self._leave_quietly(lease)
         finally:
             self._current = None
-            self._engine.end_block("consumer")
+            self._engine.held.pop("consumer", None)
 
     async def _leave_quietly(self, lease: Lease) -> None:
         """The body's own exception is what the caller has to see; a lease that is lost gave everything back already."""
@@ -255,12 +299,6 @@ class Consumer(Generic[T]):
         if self._lease is None:
             raise RuntimeError("iterate inside the consumer's block: async with queue.consumer() as consumer")
         self._engine.client.check()
-        task = asyncio.current_task()
-        if self._task is None or self._task.done():
-            self._task = task
-        elif self._task is not task:
-            raise RuntimeError(
-                "this consumer is being iterated by another task: an item is acknowledged when its loop goes on, so "
-                "each loop needs one task; use ack='manual' or receive() to hand messages to several"
-            )
+        self._turns.check()
+        self._task = asyncio.current_task()
         return self._lease

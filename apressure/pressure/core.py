@@ -19,7 +19,6 @@ from apressure.core.letters import LettersBeside
 from apressure.core.queue import AnyQueue
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
-from apressure.exceptions import DecodeError
 from apressure.items import Progress
 from apressure.pressure.engine.answers import missing
 from apressure.pressure.engine.batching import MAX_MESSAGES, put_chunk
@@ -27,8 +26,8 @@ from apressure.pressure.engine.requeueing import Revival, letters, revival
 
 if TYPE_CHECKING:
     from apressure.pressure.delivery import Delivery
+    from apressure.pressure.engine.engine import Scripted
     from apressure.pressure.engine.plain.engine import Plain
-    from apressure.pressure.engine.scripted import Scripted
     from apressure.pressure.statistics import QueueStatistics
 
 T = TypeVar("T")
@@ -105,11 +104,13 @@ class Core(LettersBeside[T], AnyQueue[T, "Delivery[T]", None], AsyncClosing, Gen
 
         engine = self._engine
         engine.check()
+        snapshot = await engine.inspect()
+        putters, receivers = engine.waiting
         return from_snapshot(
             self.name,
-            await engine.inspect(),
-            waiting_putters=engine.waiting_putters,
-            waiting_receivers=engine.waiting_receivers,
+            snapshot,
+            waiting_putters=putters,
+            waiting_receivers=receivers,
             blocked=engine.waits.blocked.seconds(),
             late_renewals=self.client.renewer.late[self.name],
             **engine.counts.fields(),
@@ -185,12 +186,9 @@ class Core(LettersBeside[T], AnyQueue[T, "Delivery[T]", None], AsyncClosing, Gen
         engine = self._engine
         engine.check("consumer")
         messages = await engine.get(most, timeout)
-        items: list[T] = []
-        kept = len(messages)
-        try:
-            self._items.decode_into(items, messages)
-        except DecodeError:
-            kept, patience = max(1, len(items)), self.client.settings.settle_timeout
+        items, broken = self._items.decode_first(messages)
+        kept, patience = max(1, len(items)), self.client.settings.settle_timeout
+        if kept < len(messages):
             giving = background.start(engine.give_back(messages, kept), "giving back what was got")
             try:
                 await wait_for_answer(giving, None, patience)
@@ -198,10 +196,9 @@ class Core(LettersBeside[T], AnyQueue[T, "Delivery[T]", None], AsyncClosing, Gen
                 giving = background.start(engine.give_back(messages, 0, kept), "giving back what was got")
                 await wait_shielded(giving, patience)
                 raise
-            if not items:
-                note_taken(lambda: engine.give_back(messages, 0, kept))
-                raise
         note_taken(lambda: engine.give_back(messages, 0, kept))
+        if broken is not None:
+            raise broken
         return items
 
     async def _peek(self, newest: bool) -> bytes | None:

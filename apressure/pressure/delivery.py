@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
 from apressure import validation
+from apressure.pressure.leases.hand import Received
 from apressure.pressure.leases.lease import Lease
-from apressure.pressure.leases.state import Received
 from apressure.protocols import LONGEST_LEASE
 
 T = TypeVar("T")
@@ -111,7 +111,9 @@ class Delivery(Generic[T]):
             TypeError: The error is neither an exception nor a text.
         """
         self._check()
-        self._lease.nack(self._number, error)
+        if error is not None:
+            self.note_error(error)
+        self._lease.settling.give_back(self._number)
         self.settled = True
         await self._lease.flush()
 

@@ -13,7 +13,7 @@ from apressure.connection.waiting.waiter import SLICE
 from apressure.core.waiting import FULL, Wait
 from apressure.exceptions import DurabilityError, LeaseLostError
 from apressure.items import Items
-from apressure.pressure.engine.scripted import Scripted
+from apressure.pressure.engine.engine import Scripted
 from apressure.protocols import Move
 
 if TYPE_CHECKING:
@@ -63,11 +63,10 @@ class AtomicMover:
     ) -> int | Wait:
         destination, loop = self._destination, asyncio.get_running_loop()
         lost = self._since is not None and loop.time() - self._since >= SLICE
-        claimed = destination.waits.take_claim("producer")
         steps, source = destination.steps, self._source.keys
         try:
             dead = _lease_of(moves).state.unsettled.kept_errors
-            answer = await steps.move(self._series, source, claimed, token, lost, runs, results, dead)
+            answer = await steps.move(self._series, source, token, lost, runs, results, dead)
         except DurabilityError as error:
             self._settle(moves[: error.answer])
             raise

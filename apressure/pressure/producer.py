@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from apressure import logs, validation
 from apressure.concurrency import background
@@ -17,13 +17,14 @@ from apressure.concurrency.settle import set_result_once, wait_for_answer
 from apressure.core.leases.clock import Term, since_boot
 from apressure.core.leases.renewal import Renewal
 from apressure.core.producer import AnyProducer
+from apressure.core.waiting import Wait
 from apressure.exceptions import LeaseLostError, PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.items import Items
 from apressure.pressure.engine.batching import Put, PutLane, put_chunk
 
 if TYPE_CHECKING:
+    from apressure.pressure.engine.engine import Scripted
     from apressure.pressure.engine.plain.engine import Plain
-    from apressure.pressure.engine.scripted import Scripted
     from apressure.pressure.queue import AsyncQueue
 
 T = TypeVar("T")
@@ -37,12 +38,7 @@ class Producer(AnyProducer[T, None]):
     """
 
     def __init__(
-        self,
-        queue: AsyncQueue[T],
-        close: bool,
-        items: Items[T],
-        engine: Scripted | Plain,
-        exclusive: Exclusive | None,
+        self, queue: AsyncQueue[T], close: bool, items: Items[T], engine: Scripted | Plain, exclusive: Exclusive | None
     ) -> None:
         super().__init__(queue, close)
         self._items = items
@@ -93,13 +89,19 @@ class Producer(AnyProducer[T, None]):
 class Exclusive:
     """The producer role under a lease: no other client puts or closes while the block lasts."""
 
+    in_hand: Final = False
+    """A producer has nothing in hand: it is stuck only while the event loop is blocked."""
+
+    progress: Final = None
+    """Nothing counts as progress but the turning of the event loop."""
+
     def __init__(self, engine: Scripted | Plain, seconds: float, max_hold: float, timeout: float | None) -> None:
         self._engine = engine
         self._max_hold = max_hold
         self._timeout = timeout
         self.token = os.urandom(8).hex().encode()
         self.term = Term(seconds, since_boot)
-        self._renewal: Renewal | None = None
+        self._renewal: Renewal
         self._error: Exception | None = None
         self._lane: PutLane | None = None
 
@@ -107,15 +109,16 @@ class Exclusive:
         scripted = self._scripted = self._engine.scripted("an exclusive producer")
         steps, waits = scripted.steps, scripted.waits
         self._series = steps.series()
+        self._renewal = steps.renewal(self, "producer", scripted.client.renewer, self._max_hold)
+
+        def acquire() -> Awaitable[int | Wait]:
+            return steps.acquire("producer", self.token, self.term.milliseconds)
+
         scripted.begin_block("producer")
         try:
-            await waits.until(
-                lambda: steps.acquire("producer", waits.take_claim("producer"), self.token, self.term.milliseconds),
-                self._timeout,
-                scripted.name,
-            )
+            await waits.until(acquire, self._timeout, scripted.name)
         except BaseException:
-            scripted.end_block("producer")
+            scripted.held.pop("producer", None)
             raise
         try:
             scripted.check()  # a client that was closed meanwhile does not know of this lease
@@ -123,8 +126,7 @@ class Exclusive:
             await self.exit(close=False, hurry=True)
             raise
         self._lane = scripted.put_lane(self.token)
-        scripted.hold("producer", self)
-        self._renewal = steps.renewal(self, "producer", scripted.client.renewer, self._max_hold)
+        scripted.held["producer"] = self
         self._renewal.note_task()
         self._renewal.begin()
         logs.role("role_taken", scripted.name, "producer", self.token)
@@ -141,18 +143,17 @@ class Exclusive:
 
     def stop(self) -> None:
         """Stop renewing the lease."""
-        if self._renewal is not None:
-            self._renewal.end()
+        self._renewal.end()
 
-    async def end(self, error: PressureError) -> None:
+    async def leave(self, closing: PressureError) -> None:
         """The client is being closed: give the role back; later puts raise the error."""
         if self._error is None:
-            self._error = error
+            self._error = closing
             await self._send(leave=True)
 
     async def exit(self, close: bool, hurry: bool) -> None:
         scripted = self._scripted
-        scripted.hold("producer", None)
+        scripted.held["producer"] = None
         try:
             if close:
                 with contextlib.suppress(QueueClosedError):
@@ -162,10 +163,10 @@ class Exclusive:
             raise
         finally:
             if self._lane is not None:
-                scripted.drop_lane(self._lane)
+                scripted.put_lanes.discard(self._lane)
                 self._lane = None
             self.stop()
-            scripted.end_block("producer")
+            scripted.held.pop("producer", None)
             if self._error is None:
                 logs.role("role_released", scripted.name, "producer", self.token)
                 answer = self._send(leave=True)
@@ -181,15 +182,6 @@ class Exclusive:
         """Whether there is something to renew."""
         return self._error is None and self._lane is not None
 
-    @property
-    def in_hand(self) -> bool:
-        """A producer has nothing in hand: it is stuck only while the event loop is blocked."""
-        return False
-
-    @property
-    def progress(self) -> None:
-        """Nothing counts as progress but the turning of the event loop."""
-
     def renew(self) -> None:
         """Renew the lease. Called on the event loop."""
         if self.renewable:
@@ -197,7 +189,7 @@ class Exclusive:
 
     def give_up(self, error: LeaseLostError) -> None:
         """Give the role back; later puts raise the error."""
-        self._scripted.client.finish_before_close(background.start(self.end(error), "giving up a lease"))
+        self._scripted.client.finish_before_close(background.start(self.leave(error), "giving up a lease"))
 
     def _send(self, leave: bool) -> asyncio.Future[Exception | None]:
         """Renew the lease, or end it. The future has the error, or None."""

@@ -16,14 +16,13 @@ from apressure.items import Items
 from apressure.pressure.core import Core
 from apressure.pressure.engine.batching import Put, put_chunk
 from apressure.pressure.engine.dead_letters import limited
+from apressure.pressure.engine.engine import Scripted
 from apressure.pressure.engine.keys import Keys
-from apressure.pressure.engine.scripted import Scripted
 from apressure.protocols import Mover
 
 if TYPE_CHECKING:
     from apressure.pressure.consumer import Consumer
     from apressure.pressure.delivery import Delivery
-    from apressure.pressure.engine.plain.engine import Plain
     from apressure.pressure.producer import Producer
 
 T = TypeVar("T")
@@ -89,28 +88,20 @@ class AsyncQueue(Core[T]):
         **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     def __init__(
-        self,
-        name: str,
-        *,
-        client: Client | None = None,
-        codec: Codec[Any] | type[Any] | str | None = None,
-        max_attempts: int | None = None,
-        dead_letters: str | None = None,
-        keep_errors: bool = True,
+        self, name: str, *, client: Client | None = None, codec: Codec[Any] | type[Any] | str | None = None,
+        max_attempts: int | None = None, dead_letters: str | None = None, keep_errors: bool = True,
         **options: Unpack[ClientOptions],
-    ) -> None:
-        chosen = client_of(AsyncQueue, client, options)
+    ) -> None:  # fmt: skip
+        self.client = client_of(AsyncQueue, client, options)
         if max_attempts is not None:
             validation.whole(max_attempts, "max_attempts")
         self.name = name
-        self.client = chosen
         self.max_attempts = max_attempts
         settings = self.client.settings
         self._items: Items[T] = Items(name, codec_for(codec), settings.max_message_size)
         keys = Keys(self.client.prefix, name)
         dead = limited(self.client, keys, name, max_attempts, dead_letters, keep_errors)
         self.dead_letter_queue = None if dead is None else dead.name
-        self._engine: Scripted | Plain
         if settings.scripting:
             self._engine = Scripted(self.client, keys, name, client is None, dead)
         else:
@@ -173,13 +164,9 @@ class AsyncQueue(Core[T]):
         return await self.put_chunks(items, timeout, partial(put_chunk, partial(self._engine.put, force=force)))
 
     def producer(
-        self,
-        close: bool = True,
-        exclusive: bool = False,
-        lease: float | None = None,
-        timeout: float | None = None,
+        self, close: bool = True, exclusive: bool = False, lease: float | None = None, timeout: float | None = None,
         max_hold: float | None = None,
-    ) -> Producer[T]:
+    ) -> Producer[T]:  # fmt: skip
         """Return the producing end of the queue, for `async with`.
 
         Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from apressure.core.statistics import BoundedStatistics
 from apressure.exceptions import ServerError
@@ -72,6 +72,9 @@ class QueueStatistics(BoundedStatistics):
     late_renewals: int = 0
 
 
+_COUNTED: Final = ("produced_messages", "produced_bytes", "consumed_messages", "consumed_bytes")
+
+
 def from_snapshot(name: str, snapshot: list[Any], **own: Any) -> QueueStatistics:
     """Read the answer of the step `inspect`. `own` is what the queue object itself knows.
 
@@ -79,7 +82,7 @@ def from_snapshot(name: str, snapshot: list[Any], **own: Any) -> QueueStatistics
         ServerError: The bound or a statistic is not an integer.
     """
     bound, length, closed, in_flight, counters, producer, consumer, members, paused = snapshot
-    produced_messages, produced_bytes, consumed_messages, consumed_bytes = counters
+    own |= {what: _number(name, f"stats:{what}", number) for what, number in zip(_COUNTED, counters, strict=True)}
     return QueueStatistics(
         name=name,
         length=length,
@@ -89,10 +92,6 @@ def from_snapshot(name: str, snapshot: list[Any], **own: Any) -> QueueStatistics
         producer=_role(producer),
         consumer=_role(consumer),
         members=tuple(map(_member, sorted(members, key=lambda member: int(member[1])))),
-        produced_messages=_number(name, "stats:produced_messages", produced_messages),
-        produced_bytes=_number(name, "stats:produced_bytes", produced_bytes),
-        consumed_messages=_number(name, "stats:consumed_messages", consumed_messages),
-        consumed_bytes=_number(name, "stats:consumed_bytes", consumed_bytes),
         in_flight=in_flight,
         **own,
     )

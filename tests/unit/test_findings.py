@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from apressure.connection.wire.script import prelude_of
-from apressure.pressure.doctor.findings import CLAIM_MS, diagnose, suspicious
-from apressure.pressure.doctor.snapshot import Snapshot
+from apressure.pressure.doctor.findings import CLAIM_MS, Snapshot, diagnose, suspicious
 from apressure.pressure.engine.keys import Keys, names_among, patterns
 
 KEYS = Keys("p", "jobs")

@@ -36,7 +36,6 @@ UNLOADED = (
     "apressure.service.service",
     "apressure.concurrency.signals",
     "apressure.pressure.statistics",
-    "apressure.pressure.engine.plain.own_connections",
     "apressure.pressure.engine.plain.role_lock",
     "apressure.telemetry",
     "asyncinotify",

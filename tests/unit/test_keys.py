@@ -102,7 +102,7 @@ def test_two_queues_beside_each_other_share_no_key(prefix: str, name: str, other
     one, two = Keys(prefix, name), Keys(prefix, other)
     assert one.overlaps(two) == two.overlaps(one)
     if not one.overlaps(two):
-        assert set(one.for_script("s")).isdisjoint(two.as_second())
+        assert set(one.for_script("s")).isdisjoint(two.for_script("none"))
         assert two.bound not in one.collisions()
     else:
         assert name == other or two.bound in one.collisions()

@@ -18,12 +18,12 @@ from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.request import Request
 from apressure.connection.wire.script import prelude_of
 from apressure.connection.wire.series import Series
+from apressure.exceptions import Role
 from apressure.pressure.engine.answers import read
 from apressure.pressure.engine.dead_letters import DeadLetters
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.sending import script
-from apressure.pressure.engine.shared_steps import Settlement, Want
-from apressure.pressure.engine.steps import Steps
+from apressure.pressure.engine.steps import Settlement, Steps, Want
 from tests.unit.fakes import FakeConnection
 
 LUA = {
@@ -70,10 +70,21 @@ def arguments_of(name: str) -> tuple[list[str], bool]:
     return says, many
 
 
-async def sent(call: Callable[[Steps, Series], Any]) -> Request:
+class Claiming(Steps):
+    """Steps for which the token of a role has been claimed."""
+
+    def take_claim(self, role: Role) -> bytes:
+        return HELD[role]
+
+
+def steps_of(name: str) -> Steps:
     client = Client(client_id="UID", url="redis://127.0.0.1:1")
+    return Claiming(client, Keys(client.prefix, name), name)
+
+
+async def sent(call: Callable[[Steps, Series], Any]) -> Request:
     connection = FakeConnection()
-    steps = Steps(client, Keys(client.prefix, "jobs"), "jobs")
+    steps = steps_of("jobs")
     steps.connection = cast("ReconnectingConnection", connection)
     answer = call(steps, steps.series())
     if inspect.isawaitable(answer):
@@ -97,17 +108,18 @@ class OneRound(Rounds):
         pass
 
 
-HELD, TOKEN, PLACE = b"HELD", b"TOKEN", b"PLACE"
+HELD: dict[Role, bytes] = {"producer": b"HELD-P", "consumer": b"HELD-C"}
+TOKEN, PLACE = b"TOKEN", b"PLACE"
 DEAD = DeadLetters(18, "failed", Keys("__pressure__", "failed"))
 CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
     # The step, with a value of its own for each argument, and the word in the header where that value belongs.
     "put": (
-        lambda steps, series: steps.put(series, [b"m1", b"m2"], HELD, TOKEN, True, ignore),
-        {b"UID": "uid", HELD: "was claimed", TOKEN: "lease token", b"m1": "messages"},
+        lambda steps, series: steps.put(series, [b"m1", b"m2"], TOKEN, True, ignore),
+        {b"UID": "uid", b"HELD-P": "was claimed", TOKEN: "lease token", b"m1": "messages"},
     ),
     "get": (
-        lambda steps, series: steps.get(series, HELD, 17, PLACE, ignore),
-        {b"UID": "uid", HELD: "was claimed", 17: "most messages", PLACE: "place"},
+        lambda steps, series: steps.get(series, 17, PLACE, ignore),
+        {b"UID": "uid", b"HELD-C": "was claimed", 17: "most messages", PLACE: "place"},
     ),
     "give_back": (
         lambda steps, series: steps.give_back(series, 18, [b"m1", b"m2"], ignore),
@@ -115,26 +127,26 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
     ),
     "receive": (
         lambda steps, series: steps.receive(
-            series, TOKEN, True, HELD, Want(17, 30000, 19, DEAD, [(21, 22, 23)]), ignore
+            series, TOKEN, True, Want(17, 30000, 19, DEAD, [(21, 22, 23)]), ignore
         ),
         {
-            b"UID": "uid", TOKEN: "lease token", HELD: "was claimed", 17: "most messages", 30000: "milliseconds",
+            b"UID": "uid", TOKEN: "lease token", b"HELD-C": "was claimed", 17: "most messages", 30000: "milliseconds",
             19: "number to go on with", 18: "limit of deliveries", 21: "acknowledged ranges",
         },
     ),
     "requeue": (
-        lambda steps, series: steps.requeue(series, DEAD.keys, HELD, b"HELD-C", 17, [b"m1", b""]),
+        lambda steps, series: steps.requeue(series, steps_of("failed"), 17, [b"m1", b""]),
         {
-            b"UID": "uid", HELD: "the producer role was claimed", b"HELD-C": "consumer role was claimed",
+            b"UID": "uid", b"HELD-P": "the producer role was claimed", b"HELD-C": "consumer role was claimed",
             17: "the most", b"m1": "chosen",
         },
     ),
     "move": (
         lambda steps, series: steps.move(
-            series, DEAD.keys, HELD, TOKEN, True, [21, 22, 1, 23, 24, 25], [b"m1", b"m2"]
+            series, DEAD.keys, TOKEN, True, [21, 22, 1, 23, 24, 25], [b"m1", b"m2"]
         ),
         {
-            b"UID": "uid", HELD: "the producer role was claimed", TOKEN: "token of the lease", b"2": "long overdue",
+            b"UID": "uid", b"HELD-P": "producer role was claimed", TOKEN: "token of the lease", b"2": "long overdue",
             6: "arguments that describe units", 21: "runs of units",
         },
     ),
@@ -149,8 +161,8 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
         },
     ),
     "join": (
-        lambda steps, series: steps.join(HELD, TOKEN, 30000, PLACE),
-        {b"UID": "uid", HELD: "was claimed", TOKEN: "member's token", 30000: "milliseconds"},
+        lambda steps, series: steps.acquire("consumer", TOKEN, 30000, PLACE),
+        {b"UID": "uid", b"HELD-C": "was claimed", TOKEN: "member's token", 30000: "milliseconds"},
     ),
     "receive_shared": (
         lambda steps, series: steps.receive_shared(
@@ -192,18 +204,18 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
     ),
     "create": (lambda steps, series: steps.create(17), {17: "bound"}),
     "acquire": (
-        lambda steps, series: steps.acquire("producer", HELD, TOKEN, 30000),
-        {b"UID": "uid", "producer": "role", HELD: "was claimed", TOKEN: "lease token", 30000: "milliseconds"},
+        lambda steps, series: steps.acquire("producer", TOKEN, 30000),
+        {b"UID": "uid", "producer": "role", b"HELD-P": "was claimed", TOKEN: "lease token", 30000: "milliseconds"},
     ),
     "close": (
-        lambda steps, series: steps.close(HELD, TOKEN),
-        {b"UID": "uid", HELD: "was claimed", TOKEN: "lease token"},
+        lambda steps, series: steps.close(TOKEN),
+        {b"UID": "uid", b"HELD-P": "was claimed", TOKEN: "lease token"},
     ),
     "begin_delete": (lambda steps, series: steps.begin_delete(), {}),
     "pause": (lambda steps, series: steps.pause(True), {b"UID": "uid"}),
     "resume": (lambda steps, series: steps.pause(False), {}),
     "finish_delete": (
-        lambda steps, series: steps.finish_delete(b"HELD-P", b"HELD-C"),
+        lambda steps, series: steps.finish_delete(),
         {b"HELD-P": "producer role was claimed", b"HELD-C": "consumer role was claimed"},
     ),
     "inspect": (lambda steps, series: steps.inspect(), {}),

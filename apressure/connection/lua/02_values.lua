@@ -54,6 +54,23 @@ local function first_of(list, newest, look)
   end
 end
 
+-- Elements of a list from its right end on, the oldest first; up to about 1 MiB of them.
+-- passed: how many to pass over | most: the most to return
+local function page_of(list, passed, most)
+  local found, bytes, chunk = {}, 0, 1
+  while #found < most and bytes < 1048576 do
+    local first = passed + #found + 1
+    local some = call('LRANGE', list, -first - math.min(chunk, most - #found) + 1, -first)
+    if #some == 0 then break end
+    for i = #some, 1, -1 do
+      found[#found + 1] = some[i]
+      bytes = bytes + #some[i]
+    end
+    chunk = bytes < 65536 and math.min(2 * chunk, 200) or 1
+  end
+  return found
+end
+
 -- Run a command with any number of values, in chunks.
 -- first, last: which of the values; all by default.
 -- Returns: the answer to the last command

@@ -11,15 +11,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from apressure import validation
 from apressure.connection.client import Client
 from apressure.exceptions import PermissionDeniedError, Role, ScriptingRefusedError, ServerError
-from apressure.pressure.doctor.finding import Finding, FindingKind
-from apressure.pressure.doctor.findings import CLAIM_MS, diagnose, suspicious
-from apressure.pressure.doctor.snapshot import Snapshot
-from apressure.pressure.doctor.words import SENTENCES, shown, text_of
+from apressure.pressure.doctor.findings import CLAIM_MS, Snapshot, diagnose, suspicious
+from apressure.pressure.doctor.words import SENTENCES, Finding, FindingKind, shown, text_of
 from apressure.pressure.engine import keys as spelling
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.steps import Steps
@@ -31,11 +29,9 @@ __all__ = ["Action", "Finding", "FindingKind", "Repair", "Report", "examine", "f
 
 PATIENCE = 1.0
 _ROUNDS = 6  # one repair may set free what another waits for
-_NEEDS_NO_HUMAN = frozenset(
-    {
-        "abandoned_claim", "doubled_token", "expired_lease", "expired_member", "extra_permits", "lost_permit",
-        "orphaned_items", "overlong_lease",
-    }
+_NEEDS_NO_HUMAN: Final = (
+    "abandoned_claim", "doubled_token", "expired_lease", "expired_member", "extra_permits", "lost_permit",
+    "orphaned_items", "overlong_lease",
 )  # fmt: skip
 
 
@@ -113,8 +109,7 @@ async def examine(queue: AsyncQueue[Any], patience: float = PATIENCE) -> Report:
     Cancelled, nothing has changed.
     """
     validation.seconds(patience, "patience")
-    _, report = await _look(_steps(queue.client, queue.name), patience)
-    return report
+    return (await _look(_steps(queue.client, queue.name), patience))[1]
 
 
 async def repair(queue: AsyncQueue[Any], holder: str | None = None, patience: float = PATIENCE) -> Repair:

@@ -1,12 +1,46 @@
-"""How the doctor writes: what it says of each kind of finding, and names, values, durations and commands."""
+"""How the doctor writes: a finding, what it says of each kind, and names, values, durations and commands."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import shlex
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from apressure.pressure.doctor.finding import How
+from apressure.exceptions import Role
+
+FindingKind = Literal[
+    "abandoned_claim", "broken_bound", "broken_statistic", "collision", "dead_letters", "doubled_token",
+    "expired_lease", "expired_member", "extra_permits", "foreign_entry", "half_created", "half_deleted", "in_flight",
+    "leased", "leftovers", "lost_permit", "negative_bound", "orphaned_items", "overfull", "overlong_lease", "paused",
+    "spark_batches", "stuck_role", "unconsumed", "unfinished", "waiting_role", "wrong_type",
+]  # fmt: skip
+
+How = Literal["automatic", "holder", "by hand", "none"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """Something about a queue that a person may want to know.
+
+    Attributes:
+        kind: What it is.
+        fault: Whether something is wrong. A healthy queue may have findings that are no faults.
+        repair: How it can be repaired. `"automatic"`: by `repair`. `"holder"`: by `repair`, given the name of a holder
+            that is dead. `"by hand"`: as the advice says. `"none"`: there is nothing to do, or not yet.
+        text: What was found.
+        advice: What to do; empty where there is nothing to do.
+        role: The role concerned; None where it is about no role.
+        holder: The identity that the server shows for the role; None where it shows none.
+    """
+
+    kind: FindingKind
+    fault: bool
+    repair: How
+    text: str
+    advice: str = ""
+    role: Role | None = None
+    holder: str | None = None
 
 
 class Sentences(NamedTuple):
@@ -192,15 +226,17 @@ def duration(milliseconds: int) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def how_to_find(holder: str | None) -> str:
-    """Return how to find out whether the holder of a role is alive."""
+def finding(
+    kind: FindingKind, form: str, role: Role | None, holder: str | None, queue: str, **values: object
+) -> Finding:
+    """Return a finding, in the words for its kind, or for a form of it. `values` stand in braces there."""
+    sentences, named = SENTENCES[kind + form], shlex.quote(holder or "")
     name = "" if holder is None else " The name of an apressure client is HOST:PID:THREAD."
-    return (
+    values["find"] = (
         f"Find out whether that client is alive.{name} `redis-cli CLIENT LIST` shows the server's connections; one "
         "that waits has cmd=brpop or similar."
     )
-
-
-def how_to_give_back(queue: str, holder: str | None) -> str:
-    """Return the command that gives back the role of a dead holder."""
-    return f"apressure doctor {shlex.quote(queue)} --repair --holder {shlex.quote(holder or '')}"
+    values["give_back"] = f"apressure doctor {shlex.quote(queue)} --repair --holder {named}"
+    values |= {"role": role, "holder": holder}
+    text, advice = sentences.text.format(**values), sentences.advice.format(**values)
+    return Finding(kind, sentences.fault, sentences.repair, text, advice, role, holder)

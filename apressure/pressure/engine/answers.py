@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
 from apressure.connection.moves import too_many
-from apressure.core.waiting import Reason, Wait
+from apressure.core import errors
+from apressure.core.waiting import Wait
 from apressure.exceptions import (
     DurabilityError,
     LeaseLostError,
     QueueAlreadyExistsError,
-    QueueClosedError,
-    QueueDoesNotExistError,
     Role,
     ServerError,
 )
 
-_NOT_NOW: dict[bytes, Reason] = {
-    b"full": "full", b"few": "few", b"empty": "empty", b"watch": "watch", b"turn": "turn", b"draining": "draining",
-    b"paused": "paused",
-}  # fmt: skip
-
-
-def missing(name: str) -> QueueDoesNotExistError:
-    """The error for a queue that does not exist."""
-    return QueueDoesNotExistError(
-        f"the queue {name!r} does not exist: create it first, or check the URL and the prefix", name=name
-    )
-
-
-def closed(name: str) -> QueueClosedError:
-    """The error for a queue that is closed."""
-    return QueueClosedError(f"the queue {name!r} is closed", name=name)
+missing = functools.partial(errors.missing, what="the URL and the prefix")
+"""The error for a queue that does not exist."""
 
 
 def collides(name: str, bound: bytes) -> QueueAlreadyExistsError:
@@ -41,9 +27,6 @@ def collides(name: str, bound: bytes) -> QueueAlreadyExistsError:
     return QueueAlreadyExistsError(
         f"the queue {name!r} would share a key with the existing queue at {other!r}: choose another name", name=name
     )
-
-
-_ERRORS = {b"missing": missing, b"closed": closed}
 
 
 def read(answer: Any, name: str, role: Role | None) -> Any:
@@ -64,14 +47,14 @@ def read(answer: Any, name: str, role: Role | None) -> Any:
         case b"messages":
             return answer[1] if len(answer) == 2 else list(itertools.chain.from_iterable(answer[1:]))
         case b"full" | b"few" | b"empty" | b"watch" | b"turn" | b"draining" | b"paused":
-            return Wait(_NOT_NOW[answer[0]], *answer[1:])
+            return Wait(answer[0].decode(), *answer[1:])  # type: ignore[arg-type]
         case b"large":
             return too_many(name, answer[1])
         case b"busy":
             holder = answer[2].decode(errors="replace") or None
             return Wait(answer[1].decode(), answer[3] if answer[3] >= 0 else None, holder=holder)
         case b"missing" | b"closed":
-            return _ERRORS[answer[0]](name)
+            return missing(name) if answer[0] == b"missing" else errors.closed(name)
         case b"lost":
             message = f"the lease on the {role} role of the queue {name!r} expired, and another client took over"
             return LeaseLostError(message, name=name, role=role or "consumer")

@@ -14,9 +14,8 @@ from apressure.core.putting import Putting, PuttingLane
 from apressure.core.taking import TakeLane
 from apressure.core.waiting import Parked, Wait
 from apressure.items import Progress
-from apressure.pressure.engine.notices import Notice
 from apressure.pressure.engine.steps import Steps
-from apressure.pressure.engine.waits import Waits
+from apressure.pressure.engine.waits import Notice, Waits
 
 MAX_MESSAGES: Final = 2000
 """The most messages in one step, so that it does not hold up the server for more than a few milliseconds."""
@@ -50,8 +49,7 @@ class PutLane(PuttingLane[Put]):
 
     def _put(self, items: Sequence[bytes], expected: bool) -> Request:  # noqa: ARG002
         lost = self._since is not None and asyncio.get_running_loop().time() - self._since >= SLICE
-        claimed = self._waits.take_claim("producer")
-        return self._steps.put(self._series, items, claimed, self._token, self._force, self._answered, lost)
+        return self._steps.put(self._series, items, self._token, self._force, self._answered, lost)
 
     def _sizes(self, items: Sequence[bytes]) -> Iterable[int]:
         return map(len, items)
@@ -97,8 +95,7 @@ class GetLane(TakeLane[Want, bytes]):
 
     def _take(self, most: int, want: Want, waits: bool) -> Request:  # noqa: ARG002
         place = self._waits.line.take_turn() if waits else b""
-        claimed = self._waits.take_claim("consumer")
-        return self._steps.get(self._series, claimed, most, place, self._answered)
+        return self._steps.get(self._series, most, place, self._answered)
 
     def _messages(self, answer: Any) -> list[bytes]:
         return answer if isinstance(answer, list) else []

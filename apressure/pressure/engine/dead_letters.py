@@ -31,10 +31,6 @@ class DeadLetters(NamedTuple):
         """The KEYS behind those of the queue itself: the dead-letter queue's, and those that it may collide with."""
         return (*self.keys.as_dead_letters(), *self.keys.collisions())
 
-    def reasons(self) -> tuple[bytes, ...]:
-        """The key for the errors of messages that come back."""
-        return (self.keys.reasons,)
-
 
 def beside(client: Client, keys: Keys, name: str, source: str | None) -> tuple[str, Keys]:
     """Return the name and the keys of a queue's dead-letter queue.

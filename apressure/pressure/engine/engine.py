@@ -1,28 +1,34 @@
-"""What both engines share: the life of a queue object, and the roles that it holds itself.
+"""What both engines share, and the one that runs scripts: each operation is one atomic step, and a wait takes nothing.
 
 An engine carries out a queue object's operations: `Scripted` with scripts, `Plain` with the specification's commands.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from abc import abstractmethod
-from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Awaitable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
+from apressure import validation
 from apressure.concurrency import background
+from apressure.concurrency.settle import note_sent, wait_shielded
 from apressure.connection.client import Client
 from apressure.core.counts import Counts
+from apressure.core.leases.clock import Term, since_boot
 from apressure.core.objects import Block, QueueObject
-from apressure.exceptions import PressureError, QueueInUseError, Role
+from apressure.core.taking import Take, Taken
+from apressure.core.waiting import Wait
+from apressure.exceptions import ClientClosedError, PressureError, QueueDoesNotExistError, QueueInUseError, Role
+from apressure.pressure.engine.batching import GET, MAX_MESSAGES, GetLane, Put, PutLane
+from apressure.pressure.engine.dead_letters import DeadLetters, beside
 from apressure.pressure.engine.keys import Keys
+from apressure.pressure.engine.steps import Access
 from apressure.pressure.engine.waits import Waits
 
 if TYPE_CHECKING:
+    from apressure.pressure.leases.hand import Received
     from apressure.pressure.leases.lease import Lease
-
-
-T = TypeVar("T")
 
 
 class RoleLease(Protocol):
@@ -31,7 +37,7 @@ class RoleLease(Protocol):
     def stop(self) -> None:
         """Stop renewing it."""
 
-    async def end(self, error: PressureError) -> None:
+    async def leave(self, closing: PressureError) -> None:
         """Give back the role and the messages in flight; later operations raise the error."""
 
 
@@ -47,6 +53,8 @@ class Engine(QueueObject[Client, Block]):
     Attributes:
         waits: The queue's waiters.
         counts: What the queue object has done so far.
+        held: The roles of this object's blocks, and their leases, which end with the client at the latest; None for one
+            that its block ends itself.
     """
 
     waits: Waits
@@ -57,7 +65,7 @@ class Engine(QueueObject[Client, Block]):
         super().__init__(client, owns_client, name)
         self.client = client
         self.keys = keys
-        self._held: dict[Role, RoleLease | None] = {}  # the roles of this object's blocks, and their leases
+        self.held: dict[Role, RoleLease | None] = {}
 
     async def _give_back(self) -> None:
         if self._lease is not None and self._lease.active:
@@ -66,7 +74,7 @@ class Engine(QueueObject[Client, Block]):
 
     def client_closed(self, error: PressureError) -> None:
         """Fail waiting operations, give back roles, and release connections, since the client is being closed."""
-        leases = [lease for lease in self._held.values() if lease is not None]
+        leases = [lease for lease in self.held.values() if lease is not None]
         if self._lease is not None and self._lease.active:
             leases.append(self._lease)
         if self._lease is not None:
@@ -75,33 +83,21 @@ class Engine(QueueObject[Client, Block]):
             lease.stop()
             if self.client.on_its_loop:
                 # Before the connections end: otherwise the role would stay taken until the lease expires.
-                ending = background.start(lease.end(error), "giving back the role of a closed client")
+                ending = background.start(lease.leave(error), "giving back the role of a closed client")
                 self.client.finish_before_close(ending)
         super().client_closed(error)
-
-    @abstractmethod
-    def get(self, max_items: int, timeout: float | None) -> Awaitable[Sequence[bytes]]:
-        """Get one to max_items messages."""
-
-    @abstractmethod
-    async def give_back(self, messages: Sequence[bytes], first: int = 0, end: int | None = None) -> None:
-        """Make `messages[first:end]` of what was got the first in line again. Statistics no longer count them."""
-
-    @abstractmethod
-    async def inspect(self) -> list[Any]:
-        """Return everything that statistics show: see `lua/inspect.lua`."""
 
     def check(self, role: Role | None = None) -> None:
         """Raise where the client cannot be used, or would wait for a role that this object holds itself."""
         super().check()
-        if role is not None and (self._held or self._lease is not None):
+        if role is not None and (self.held or self._lease is not None):
             self.check_own(role)
             if role == "consumer" and self._lease is not None and self._lease.state.unsettled:
                 raise self._in_use(role, "settle what was received first")
 
     def check_own(self, role: Role) -> None:
         """Raise where a block of this object holds the role."""
-        if role in self._held:
+        if role in self.held:
             raise self._in_use(role, "use the block's object, or end the block first")
 
     def _in_use(self, role: Role, advice: str) -> QueueInUseError:
@@ -115,12 +111,164 @@ class Engine(QueueObject[Client, Block]):
     def begin_block(self, role: Role) -> None:
         """Note that a block of this object begins, which will hold the role."""
         self.check(role)
-        self._held[role] = None
+        self.held[role] = None
 
-    def end_block(self, role: Role) -> None:
-        """Note that the block has given its role back."""
-        self._held.pop(role, None)
 
-    def hold(self, role: Role, lease: RoleLease | None) -> None:
-        """Note the lease of a block: it ends with the client at the latest. None: the block ends it itself."""
-        self._held[role] = lease
+class Scripted(Engine):
+    """The engine of one queue object.
+
+    Args:
+        client, keys, name, owns_client: As for `Engine`.
+        dead: Where messages go that were delivered too often; None to deliver them for ever.
+
+    Attributes:
+        put_lanes: The lanes of puts that are in use.
+    """
+
+    def __init__(
+        self, client: Client, keys: Keys, name: str, owns_client: bool = False, dead: DeadLetters | None = None
+    ) -> None:
+        super().__init__(client, keys, name, owns_client)
+        self.dead = dead
+        self.steps = Access(client, keys, name)
+        self.waits = self.steps.waits
+        self.counts = self.steps.counts
+        self.put_lanes: set[PutLane] = set()
+        self._puts = self.put_lane()
+        self._forced = self.put_lane(force=True)
+        self._gets = GetLane(self.steps, self.waits)
+        self._others: set[Access] = set()  # to dead-letter queues, while operations use them
+
+    def scripted(self, what: str) -> Scripted:  # noqa: ARG002
+        return self
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """How many tasks are putting, and how many are getting."""
+        return sum(lane.waiting for lane in self.put_lanes), self._gets.waiting
+
+    def put_lane(self, token: bytes = b"", force: bool = False) -> PutLane:
+        """Return a lane for puts: the queue's own, or, with a token, one under an exclusive producer's lease."""
+        lane = PutLane(self.steps, self.waits, token, force)
+        self.put_lanes.add(lane)
+        return lane
+
+    async def create(self, bound: int) -> bool:
+        return await self.steps.create(bound)
+
+    async def exists(self) -> bool:
+        return await self.steps.exists()
+
+    async def inspect(self) -> list[Any]:
+        """Return everything that statistics show: see `lua/inspect.lua`."""
+        return await self.steps.inspect()
+
+    async def peek(self, index: int) -> bytes | None:
+        return await self.steps.peek(index)
+
+    def put(self, put: Put, timeout: float | None, force: bool = False) -> Awaitable[None]:
+        if timeout is not None:
+            validation.timeout(timeout)
+        self.check("producer")
+        return (self._forced if force else self._puts).run(put, timeout, False)
+
+    def get(self, max_items: int, timeout: float | None) -> Awaitable[list[bytes]]:
+        """Get one to max_items messages."""
+        return self._gets.run(Take(max_items, GET), timeout, False)
+
+    async def give_back(self, messages: Sequence[bytes], first: int = 0, end: int | None = None) -> None:
+        """Make `messages[first:end]` of what was got the first in line again. Statistics no longer count them."""
+        if some := messages[first:end]:
+            await asyncio.wait((self._gets.give_back(some, messages.order if isinstance(messages, Taken) else None),))
+
+    async def receive(
+        self, max_items: int, timeout: float | None, seconds: float, max_hold: float
+    ) -> tuple[Lease, list[Received]]:
+        """Receive messages under the lease of `receive`, which ends when none of them is in flight."""
+        from apressure.pressure.leases.lease import Lease  # here, since many programs only get or put
+
+        validation.timeout(timeout)
+        self.check()
+        self.check_own("consumer")
+        lease = self._lease
+        if lease is not None and lease.state.error is not None and lease.active:
+            with contextlib.suppress(PressureError):  # the caller knows the reason already
+                await lease.leave(hurry=True)
+        if lease is None or lease.state.error is not None:
+            lease = self._lease = Lease(self.steps, self.dead, Term(seconds, since_boot), kept=False, max_hold=max_hold)
+        lease.last(seconds)
+        lease.renewal.standstill.most = max_hold
+        try:
+            buffer = await lease.receive(max_items, timeout)
+        except asyncio.CancelledError:
+            lease.settling.return_buffer()
+            if lease.settling.pending:
+                # In a task of its own, since a frozen server must not keep this one for long.
+                returning = background.start(self._flush(lease), "giving back what was received")
+                await wait_shielded(returning, self.client.settings.settle_timeout)
+            raise
+        try:
+            self.check()  # a client that was closed meanwhile has not given back these
+        except ClientClosedError:
+            with contextlib.suppress(PressureError):
+                await lease.leave(hurry=True)
+            raise
+        return lease, [buffer.popleft() for _ in range(min(max_items, len(buffer)))]
+
+    async def _flush(self, lease: Lease) -> None:
+        with contextlib.suppress(PressureError):
+            await lease.flush()
+
+    async def pause(self, pausing: bool, expected: bool = True) -> bool:  # noqa: ARG002
+        return await self.steps.pause(pausing)
+
+    async def close(self, expected: bool = True, timeout: float | None = None, token: bytes = b"") -> None:  # noqa: ARG002
+        await self.waits.until(lambda: self.steps.close(token), timeout, self.name)
+
+    async def delete(self, timeout: float | None = None) -> None:
+        await self.steps.begin_delete()
+        note_sent()  # the queue has ended already
+        self._end(QueueDoesNotExistError(f"the queue {self.name!r} was deleted", name=self.name))
+        await self.waits.until(self.steps.finish_delete, timeout, self.name)
+
+    async def purge(self) -> int:
+        """Delete as many messages as wait now, in steps."""
+        series, deleted, left = self.steps.series(), 0, MAX_MESSAGES
+        try:
+            while left > 0:
+                answer = await self.steps.purge(series, min(MAX_MESSAGES, left))
+                if isinstance(answer, Wait):
+                    raise answer.error(self.name)
+                left = answer[1] if deleted == 0 else min(left - answer[0], answer[1])
+                deleted += answer[0]
+                self.counts.deleted_count += answer[0]
+        except PressureError as error:
+            if deleted:
+                error.add_note(f"{deleted} messages were deleted before")
+            raise
+        return deleted
+
+    @contextlib.contextmanager
+    def beside(self, source: str | None) -> Iterator[Access]:
+        """Open the dead-letter queue for an operation."""
+        if source is None and self.dead is not None:
+            source = self.dead.name
+        source, keys = beside(self.client, self.keys, self.name, source)
+        other = Access(self.client, keys, source)
+        self._others.add(other)
+        try:
+            yield other
+        finally:
+            if other in self._others:
+                self._others.discard(other)
+                other.release(ClientClosedError("the operation has ended"))
+
+    def _end(self, error: PressureError) -> int:
+        others = sum(other.waits.end(error) for other in self._others)
+        puts = sum(lane.end(error) for lane in self.put_lanes)
+        return puts + self._gets.end(error) + self.waits.end(error) + others
+
+    def _release(self, error: PressureError) -> None:
+        while self._others:
+            self._others.pop().release(error)
+        self.steps.release(error)

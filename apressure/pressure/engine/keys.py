@@ -7,36 +7,26 @@ begin with `apressure:` and end with a word without a colon, so that no two queu
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from apressure.connection.settings import MAX_NAME
 
-_SPECIFIED = {
-    "": "list",
-    ":bound": "string",
-    ":producer": "string",
-    ":consumer": "string",
-    ":producer_free": "list",
-    ":consumer_free": "list",
-    ":stats:produced_messages": "string",
-    ":stats:produced_bytes": "string",
-    ":stats:consumed_messages": "string",
-    ":stats:consumed_bytes": "string",
-    ":not_full": "list",
-    ":closed": "list",
-}
-_OURS = {
-    "producer_lease": "hash",
-    "consumer_lease": "hash",
-    "producer_claim": "list",
-    "consumer_claim": "list",
-    "producer_claim_until": "string",
-    "consumer_claim_until": "string",
-    "inflight": "list",
-    "apart": "hash",
-    "redelivered": "list",
+_SPECIFIED: Final = {
+    "": "list", ":bound": "string",
+    ":producer": "string", ":consumer": "string",
+    ":producer_free": "list", ":consumer_free": "list",
+    ":stats:produced_messages": "string", ":stats:produced_bytes": "string",
+    ":stats:consumed_messages": "string", ":stats:consumed_bytes": "string",
+    ":not_full": "list", ":closed": "list",
+}  # fmt: skip
+_OURS: Final = {
+    "producer_lease": "hash", "consumer_lease": "hash",
+    "producer_claim": "list", "consumer_claim": "list",
+    "producer_claim_until": "string", "consumer_claim_until": "string",
+    "inflight": "list", "apart": "hash", "redelivered": "list",
     "paused": "string",
-}
-_COUNTERS = tuple(suffix.replace("stats:", "stats_") for suffix in _SPECIFIED if suffix.startswith(":stats:"))
+}  # fmt: skip
+_COUNTERS: Final = tuple(suffix.replace("stats:", "stats_") for suffix in _SPECIFIED if suffix.startswith(":stats:"))
 
 
 class Keys:
@@ -58,7 +48,6 @@ class Keys:
         apart: Ours: the hash of those among them that later ones have overtaken, or that had been delivered before.
         redelivered: Ours: the list that says how often messages that came back have been delivered.
         paused: Ours: the string that pauses the queue; it says since when, and which client did that.
-        resumed: Ours: the list that consumers wait for while the queue is paused. It expires.
 
     Raises:
         TypeError: The name is not a string.
@@ -81,9 +70,8 @@ class Keys:
         self.messages, self.bound = self.specified[:2]
         self.statistics = self.specified[6:10]
         self.not_full, self.closed = self.specified[10:]
-        self.ours = tuple(b"apressure:" + base + b":" + word.encode() for word in _OURS)
+        self.ours = tuple(map(self._of_ours, _OURS))
         self.inflight, self.apart, self.redelivered, self.paused = self.ours[6:]
-        self.resumed = b"apressure:" + base + b":resumed"
 
     def holder(self, role: str) -> bytes:
         """The string that names the role's holder, or its last one."""
@@ -125,42 +113,33 @@ class Keys:
 
     def operation(self, sequence: str) -> bytes:
         """Ours: the record of the last step of a series; it has a time to live."""
-        return b"apressure:" + self._base + b":op:" + sequence.encode()
+        return self._of_ours(f"op:{sequence}")
 
     def line(self) -> tuple[bytes, ...]:
         """Ours: the line of clients that wait for messages: its tokens, and who watches the queue. They expire."""
-        head = b"apressure:" + self._base
-        return (head + b":turns", head + b":watch")
+        return self._of_ours("turns"), self._of_ours("watch")
 
     def for_look(self) -> tuple[bytes, ...]:
         """The KEYS of a wait in `lua/look.lua`."""
-        return (
-            self.bound,
-            self.messages,
-            self.closed,
-            self.not_full,
-            *self.ours[:4],
-            self.inflight,
-            self.apart,
-            *self.line(),
-        )
+        return (self.bound, self.messages, self.closed, self.not_full, *self.ours[:4], *self.ours[6:8], *self.line())
 
     def for_script(self, sequence: str) -> tuple[bytes, ...]:
         """The KEYS of every script, as `lua/prelude/01_keys.lua` names them."""
         return (*self.specified, *self.ours, self.operation(sequence))
 
     @property
+    def resumed(self) -> bytes:
+        """Ours: the list that consumers wait for while the queue is paused. It expires."""
+        return self._of_ours("resumed")
+
+    @property
     def reasons(self) -> bytes:
         """Ours: the hash beside a dead-letter queue that says why messages failed. It expires."""
-        return b"apressure:" + self._base + b":reasons"
+        return self._of_ours("reasons")
 
     def as_dead_letters(self) -> tuple[bytes, ...]:
-        """The KEYS of this queue in a script that moves dead letters: as `as_second`, with the reasons at the end."""
+        """The KEYS of this queue in a script that moves dead letters."""
         return (*self.specified, *self.ours, self.reasons)
-
-    def as_second(self) -> tuple[bytes, ...]:
-        """The KEYS of this queue in a script of another one, which moves messages between the two."""
-        return self.for_script("none")
 
     def collisions(self) -> tuple[bytes, ...]:
         """The `:bound` keys of the queues that this one cannot exist beside.
@@ -178,6 +157,9 @@ class Keys:
     def overlaps(self, other: Keys) -> bool:
         """Whether the two queues cannot exist beside each other, since they share a key."""
         return not set(self.specified).isdisjoint(other.specified)
+
+    def _of_ours(self, word: str) -> bytes:
+        return b"apressure:" + self._base + b":" + word.encode()
 
 
 def patterns(prefix: str) -> tuple[bytes, bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -12,9 +11,8 @@ from apressure import dead_letters
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
 from apressure.exceptions import PressureError, QueueDoesNotExistError
-from apressure.pressure.engine.access import Access
 from apressure.pressure.engine.batching import MAX_MESSAGES
-from apressure.pressure.engine.steps import Steps
+from apressure.pressure.engine.steps import Access, Steps
 
 _PAGE: Final = 1000
 _CHUNK_BYTES: Final = 1 << 20
@@ -61,12 +59,13 @@ def _letter(raw: bytes, reason: bytes, decode: Callable[[bytes], Any]) -> DeadLe
     return DeadLetter(f"{name}-{time:x}", raw, attempts, error, time / 1000, decode)
 
 
-class Revival(ABC):
-    """Dead letters on their way back into the queue; see `core.letters.Revival`.
+class Revival:
+    """The oldest dead letters on their way back into the queue; see `core.letters.Revival`.
 
     Args:
         queue: The queue.
         source: The dead-letter queue.
+        most: How many at most; None for all.
 
     Attributes:
         moved: How many have been moved.
@@ -75,21 +74,14 @@ class Revival(ABC):
 
     not_found: Sequence[str] = ()
 
-    def __init__(self, queue: Access, source: Access) -> None:
+    def __init__(self, queue: Access, source: Access, most: int | None = None) -> None:
         self.moved = 0
         self.more = True
+        self._most = most
         self._queue = queue
         self._source = source
         self._waiting = queue  # or the source: each of the two queues waits for what is its own
         self._series = queue.series()
-
-    @abstractmethod
-    def _next_step(self) -> tuple[int, list[bytes]]:
-        """Return how many to move at most, and the chosen ones as the step takes them, or none."""
-
-    @abstractmethod
-    def _note(self, count: int, left: int) -> None:
-        """Note what a step has moved, and how many dead letters are left."""
 
     async def go_on(self, timeout: float | None) -> None:
         """Make a step, waiting for room or for one of the two roles."""
@@ -105,13 +97,7 @@ class Revival(ABC):
         """Move the next ones. A Wait is what the queue waits for that `go_on` looks at; otherwise it looks again."""
         most, chosen = self._next_step()
         queue, source = self._queue, self._source
-        producer, consumer = queue.waits.take_claim("producer"), source.waits.take_claim("consumer")
-        try:
-            answer = await queue.requeue(self._series, source.keys, producer, consumer, most, chosen)
-        except PressureError:
-            if consumer == b"1":
-                source.unclaim("consumer")
-            raise
+        answer = await queue.requeue(self._series, source, most, chosen)
         if isinstance(answer, Wait):
             before, self._waiting = self._waiting, source if answer.reason == "consumer" else queue
             return answer if self._waiting is before else None
@@ -119,18 +105,12 @@ class Revival(ABC):
         self._note(*answer)
         return None
 
-
-class Oldest(Revival):
-    """The oldest ones; at most so many, or all."""
-
-    def __init__(self, queue: Access, source: Access, most: int | None) -> None:
-        super().__init__(queue, source)
-        self._most = most
-
     def _next_step(self) -> tuple[int, list[bytes]]:
+        """Return how many to move at most, and the chosen ones as the step takes them, or none."""
         return MAX_MESSAGES if self._most is None else min(MAX_MESSAGES, self._most - self.moved), []
 
     def _note(self, count: int, left: int) -> None:  # noqa: ARG002
+        """Note what a step has moved, and how many dead letters are left."""
         # Messages that become dead letters meanwhile are left out: a message could go round for ever.
         rest = self.moved + left
         self._most = rest if self._most is None else min(self._most, rest)
@@ -174,15 +154,14 @@ class Chosen(Revival):
 async def revival(queue: Access, source: Access, most: int | None, ids: Iterable[str] | None) -> Revival:
     """Return what moves the oldest dead letters, or those that have these ids."""
     if ids is None:
-        return Oldest(queue, source, most)
+        return Revival(queue, source, most)
     wanted = {*ids}
-    missing, chosen = {*wanted}, []
+    chosen: list[DeadLetter[Any]] = []
     unique = all("-" in letter_id for letter_id in wanted)
     if wanted:
         async for letter in letters(source, None, bytes):
             if letter.id in wanted:
                 chosen.append(letter)
-                missing.discard(letter.id)
-                if unique and not missing:
+                if unique and len(chosen) == len(wanted):
                     break
     return Chosen(queue, source, chosen, ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from apressure.concurrency.settle import set_result_once, wait_shielded
 from apressure.connection.client import Client
@@ -19,9 +19,6 @@ from apressure.core.driver import Connection, OnAnswer
 from apressure.exceptions import Role
 from apressure.pressure.engine.answers import read
 from apressure.pressure.engine.keys import Keys
-
-ONLY_PRODUCER: Final[tuple[Role, ...]] = ("producer",)
-ONLY_CONSUMER: Final[tuple[Role, ...]] = ("consumer",)
 
 
 @functools.cache

@@ -1,10 +1,16 @@
-"""What an operation waits for when a step answers "not now". `connection/waiting/waiter.py` does the waiting."""
+"""What an operation waits for when a step answers "not now", and what the log says of a wait for a role.
+
+`connection/waiting/waiter.py` does the waiting.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import logging
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from apressure.connection.server import Node
@@ -12,10 +18,16 @@ from apressure.connection.waiting.rounds import OVERDUE, Look, Rounds
 from apressure.connection.waiting.waiter import LONG_SLICE, SLICE, Waiter, park
 from apressure.core import waiting
 from apressure.core.waiting import ROLE_OF, Parked, Reason, Wait
-from apressure.exceptions import PressureError, Role
+from apressure.exceptions import ROLES, PressureError, Role
 from apressure.pressure.engine.keys import Keys
-from apressure.pressure.engine.line import Line
-from apressure.pressure.engine.notices import Notice
+
+logger = logging.getLogger("apressure")
+
+PATIENCE = 1.0
+"""Seconds of waiting before the first log message: roles usually change hands quickly."""
+
+_LONGEST = 10**11
+"""Milliseconds: the longest lease that is logged. A date cannot be further away than the year 9999."""
 
 T = TypeVar("T")
 
@@ -26,6 +38,102 @@ _MANY: Final = 8
 
 LOOKED_AT: Final = frozenset[Reason](("full", "empty", "watch", "turn", "open"))
 """The reasons for which `lua/look.lua` says when it is time to try again."""
+
+
+class Notice:
+    """Logs waits for a role: once for each holder, however many operations wait and try again.
+
+    Args:
+        name: The queue's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._since: float | None = None
+        self._told: tuple[Role, str | None] | None = None
+
+    def waits(self, wait: Wait, parked: asyncio.Future[None]) -> None:
+        """Log soon that an operation waits, if it is for a role, unless its future completes before."""
+        if (role := ROLE_OF.get(wait.reason)) is None:
+            self.ended()
+            return
+        loop, holder, lease = asyncio.get_running_loop(), wait.holder, wait.lease
+        if self._since is None:
+            self._since = loop.time()
+        if self._told == (role, holder):
+            return
+        expires = None if lease is None else datetime.now(UTC) + timedelta(milliseconds=min(lease, _LONGEST))
+        patience = max(0.0, self._since + PATIENCE - loop.time())
+        timer = loop.call_later(patience, self._tell, role, holder, expires)
+        parked.add_done_callback(lambda _: timer.cancel())
+
+    def ended(self) -> None:
+        """Note that no operation waits for a role any more."""
+        self._since = self._told = None
+
+    def _tell(self, role: Role, holder: str | None, expires: datetime | None) -> None:
+        if self._told == (role, holder):
+            return
+        self._told = (role, holder)
+        if expires is None:
+            until = " without a lease; if that client has died, `apressure doctor` frees the role"
+        else:
+            seconds = max(0.0, (expires - datetime.now(UTC)).total_seconds())
+            until = f" until {expires.astimezone():%H:%M:%S} ({seconds:.0f} s), and longer if it renews its lease"
+        tell(self._name, role, holder, expires, until)
+
+
+def tell(name: str, role: Role, holder: str | None, expires: datetime | None = None, until: str = "") -> None:
+    """Log at INFO that an operation waits for a role, which client holds it, and `until` when, if that is known."""
+    logger.info(
+        "waiting for the %s role of the queue %r: %s holds it%s",
+        role, name, "another client" if holder is None else repr(holder), until,
+        extra={"event": "role_awaited", "queue": name, "role": role, "holder": holder, "expires": expires},
+    )  # fmt: skip
+
+
+class Line:
+    """This client's place in the line of those that wait for messages: one watches, and a put gives the next its turn.
+
+    Args:
+        keys: The queue's keys.
+        waiter: Makes a waiter for a list, given where its elements go, and what is called where nobody wants one.
+        resign: Called when nobody waits for messages here any more, with the place, and whether its turn had come.
+
+    Attributes:
+        place: The place, as the server knows it.
+        messages: Waits for messages, if this client watches the queue.
+        turns: Waits for this client's turn.
+        watching: It watches the queue, or a step has said that it is to.
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        waiter: Callable[[bytes, bytes | None, Callable[[], None]], Waiter],
+        resign: Callable[[bytes, bool], None],
+    ) -> None:
+        self.place = os.urandom(8).hex().encode()
+        self.messages = waiter(keys.messages, keys.messages, lambda: self.leave(False))
+        self.turns = waiter(keys.line()[0], None, lambda: self.leave(True))
+        self.watching = False
+        self._resign = resign
+
+    def take_turn(self) -> bytes:
+        """A step for messages is about to be sent: it sees to it that others get their turn. Returns the place."""
+        self.turns.take_claim()
+        self.watching = False
+        return self.place
+
+    def leave(self, unused: bool) -> None:
+        """Have another client watch the queue, if nobody waits for messages here any more.
+
+        Args:
+            unused: A turn came for nobody.
+        """
+        if (self.watching or unused) and not (self.messages.watched or self.turns.watched):
+            self.watching = False
+            self._resign(self.place, unused)
 
 
 class Waits(waiting.Waits):
@@ -47,31 +155,25 @@ class Waits(waiting.Waits):
     """
 
     def __init__(
-        self,
-        node: Node,
-        keys: Keys,
-        hand_back: Callable[[Role], None],
-        resign: Callable[[bytes, bool], None],
+        self, node: Node, keys: Keys, hand_back: Callable[[Role], None], resign: Callable[[bytes, bool], None],
         rounds: Rounds | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         patient = rounds is not None
         seconds = LONG_SLICE if patient else SLICE
 
-        def peek(key: bytes, seconds: int = seconds) -> Waiter:
-            return Waiter(node, key, key, seconds, patient=patient)
-
-        def in_line(source: bytes, destination: bytes | None, on_unwanted: Callable[[], None]) -> Waiter:
+        def waiter(source: bytes, destination: bytes | None, on_unwanted: Callable[[], None] | None = None) -> Waiter:
             return Waiter(node, source, destination, seconds, on_unwanted, patient)
 
-        def claim(role: Role) -> Waiter:
-            return Waiter(node, keys.free(role), keys.claim(role), on_unwanted=lambda: hand_back(role))
-
-        closed, not_full, resumed = peek(keys.closed, LONG_SLICE), peek(keys.not_full), peek(keys.resumed)
-        self.line = Line(keys, in_line, resign)
+        closed = Waiter(node, keys.closed, keys.closed, LONG_SLICE, patient=patient)
+        not_full, resumed = waiter(keys.not_full, keys.not_full), waiter(keys.resumed, keys.resumed)
+        self.line = Line(keys, waiter, resign)
         messages, turns = self.line.messages, self.line.turns
         self.in_line = False
-        self._claims: dict[Role, Waiter] = {"producer": claim("producer"), "consumer": claim("consumer")}
+        self._claims: dict[Role, Waiter] = {
+            role: Waiter(node, keys.free(role), keys.claim(role), on_unwanted=functools.partial(hand_back, role))
+            for role in ROLES
+        }
         self._looks: dict[tuple[Reason, bytes], Look] = {}
         self._rounds = rounds
         self._looked_at = keys.for_look()
@@ -164,13 +266,9 @@ class Waits(waiting.Waits):
             self.line.leave(False)
 
     def until(
-        self,
-        step: Callable[[], Awaitable[T | Wait]],
-        timeout: float | None,
-        name: str,
-        notice: Notice | None = None,
-        token: Callable[[], bytes] = bytes,
-    ) -> Coroutine[Any, Any, T]:
+        self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str,
+        notice: Notice | None = None, token: Callable[[], bytes] = bytes,
+    ) -> Coroutine[Any, Any, T]:  # fmt: skip
         """As for every kind of queue.
 
         Args:

@@ -1,4 +1,4 @@
-"""What a client has in hand under a lease, what it has acknowledged of that, and why the rest goes back.
+"""A lease: what a client has in hand under it, what it has acknowledged of that, and why the rest goes back.
 
 Numbers come in order, and most are acknowledged in order: so acknowledgements travel as ranges, and one more costs no
 more than to let a number grow.
@@ -6,12 +6,22 @@ more than to let a number grow.
 
 from __future__ import annotations
 
+import asyncio
+import copy
+import os
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
 
 from apressure import dead_letters
 from apressure.connection.wire.command import Argument
+from apressure.core.leases.clock import Term
+from apressure.exceptions import DurabilityError
 from apressure.pressure.engine.dead_letters import DeadLetters
-from apressure.pressure.engine.shared_steps import Range
+from apressure.pressure.engine.steps import Range
+
+Received = tuple[int, bytes, int]
+"""A message in flight: its number under the lease, its bytes, and how often it has been delivered."""
 
 
 def firsts(ranges: Iterable[Range]) -> set[int]:
@@ -37,13 +47,14 @@ class RangeHand:
         dead: Where messages go that were delivered too often; None to keep no errors.
 
     Attributes:
+        dead: As given.
         on_first: Called with the first acknowledgement of a run: the others leave with it.
     """
 
     on_first: Callable[[], None]
 
     def __init__(self, dead: DeadLetters | None) -> None:
-        self._dead = dead
+        self.dead = dead
         self._errors: dict[int, bytes] = {}  # why deliveries failed, until the step leaves that gives them back
         self._redelivered: set[int] = set()  # deliveries that may have an error on the server
         self._sizes: dict[int, int] = {}  # of what is not settled, and of the run
@@ -89,7 +100,7 @@ class RangeHand:
     def receive(self, numbers: range, sizes: Iterable[int], attempts: Sequence[int]) -> None:
         """Messages have come, with the number of the attempt of each unless it is the first of them all."""
         self._sizes.update(zip(numbers, sizes, strict=True))
-        if attempts and self._dead is not None:
+        if attempts and self.dead is not None:
             self._redelivered.update(number for number, attempt in zip(numbers, attempts, strict=False) if attempt > 1)
 
     def ack(self, number: int) -> None:
@@ -136,13 +147,13 @@ class RangeHand:
     def note_error(self, number: int, error: BaseException | str) -> None:
         """Keep the error of a delivery that will go back."""
         text = dead_letters.encode(error)
-        if self._dead is not None and self._dead.keep_errors:
+        if self.dead is not None and self.dead.keep_errors:
             self._errors[number] = text
 
     @property
     def kept_errors(self) -> DeadLetters | None:
         """Where errors are to be forgotten, if any message in flight may have one on the server."""
-        return self._dead if self._redelivered else None
+        return self.dead if self._redelivered else None
 
     def failed_before(self, ranges: Iterable[Range]) -> bool:
         """Whether any of these messages may have an error on the server."""
@@ -169,7 +180,7 @@ class RangeHand:
             arguments.append(number if error is None else b"%d:%b" % (number, error))
             reasons |= error is not None
             self._forget(number)
-        return arguments, self._dead if reasons else None
+        return arguments, self.dead if reasons else None
 
     def _forget(self, number: int) -> None:
         self._errors.pop(number, None)
@@ -181,3 +192,76 @@ class RangeHand:
             size = sum([sizes.pop(number, 0) for number in range(self._first, self._next)])
             self._ranges.append((self._first, self._next - 1, size))
             self._next = 0
+
+
+class Step(asyncio.Future[Any]):
+    """A step on its way under a lease; done when it has been answered, also with an error as its result.
+
+    Args:
+        acks: The acknowledgements that travel with it.
+        nacks: The numbers of the messages that it gives back.
+        unseen: From this number on, they were never handed out; 0 if all were.
+
+    Attributes:
+        acks, nacks, unseen: As given.
+        awaited: How many callers wait for it.
+    """
+
+    awaited = 0
+
+    def __init__(self, acks: Sequence[Range], nacks: Sequence[int] = (), unseen: int = 0) -> None:
+        super().__init__(loop=asyncio.get_running_loop())
+        self.acks = acks
+        self.nacks = nacks
+        self.unseen = unseen
+
+
+class LeaseState:
+    """A lease on the consumer role, and what is in flight under it.
+
+    Args:
+        term: How long it lasts.
+        kept: Whether it lasts while nothing is in flight; otherwise the role goes back with the last message.
+        shared: Whether it is a member's share of the role.
+        dead: Where messages go that were delivered too often; None to deliver them for ever.
+        on_broken: Called once, with the error, where a step finds that the lease is invalid.
+
+    Attributes:
+        token: The lease's name on the server.
+        term, kept, shared: As given.
+        unsettled: The messages in flight, and why they go back.
+        buffer: Those of them that were not handed out yet.
+        error: Why the lease is invalid; None while it is valid.
+        drained: The consumer has got everything, and the queue is closed.
+        unsure: Too few replicas confirmed a step that no caller waited for: the next caller gets this.
+    """
+
+    def __init__(
+        self, term: Term, kept: bool, shared: bool, dead: DeadLetters | None, on_broken: Callable[[Exception], None]
+    ) -> None:
+        self.token = os.urandom(8).hex().encode()
+        self.term = term
+        self.kept = kept
+        self.shared = shared
+        self.unsettled = RangeHand(dead)
+        self.buffer: deque[Received] = deque()
+        self.error: Exception | None = None
+        self.unsure: DurabilityError | None = None
+        self.drained = False
+        self._on_broken = on_broken
+
+    def check(self) -> None:
+        """Raise the reason where the lease is invalid, or what no caller was told."""
+        if self.error is not None:
+            self.buffer.clear()
+            raise copy.copy(self.error)
+        if self.unsure is not None:
+            unsure, self.unsure = self.unsure, None
+            raise unsure
+
+    def broken(self, error: Exception) -> None:
+        """A step has failed: the lease is invalid from now on."""
+        if self.error is None:
+            self.error = error
+            self._on_broken(error)
+        self.unsettled.clear()  # (The buffer stays: `check` empties it.)

@@ -16,15 +16,13 @@ from collections.abc import Awaitable, Callable, Hashable
 from apressure import logs
 from apressure.concurrency import background
 from apressure.concurrency.settle import Patience
-from apressure.core.leases.clock import Clock, Term, since_boot
+from apressure.core.leases.clock import Term
 from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError, LeaseLostError, PressureError, ServerError
-from apressure.pressure.engine.access import Access
 from apressure.pressure.engine.dead_letters import DeadLetters
-from apressure.pressure.leases.hand import firsts
-from apressure.pressure.leases.receiving import Receiving
-from apressure.pressure.leases.settling import Settling
-from apressure.pressure.leases.state import LeaseState, Received
+from apressure.pressure.engine.steps import Access
+from apressure.pressure.leases.hand import LeaseState, Received, firsts
+from apressure.pressure.leases.steps import Receiving, Settling
 
 SHARED = b"shared:1"
 """The token on the server of a role that has members; each one has a token of its own."""
@@ -36,18 +34,18 @@ class Lease:
     Args:
         steps: The queue's steps.
         dead: Where messages go that were delivered too often; None to deliver them for ever.
-        seconds: How long the role stays taken when this client dies.
+        term: How long the role stays taken when this client dies.
         kept: The role is taken by `acquire` and kept until `leave`, whatever is in flight. Otherwise it is taken by the
             first message that is received, and goes back with the last one that is settled.
         max_hold: Seconds without progress after which the lease ends.
         shared: Other clients of ours may have the role at the same time: this is a member's share of it. It is kept.
-        clock: Returns seconds, also those for which the machine was suspended.
 
     Attributes:
         client: The client that holds it.
         state: What is known of it, and of the messages in flight under it.
         token: Its name on the server.
-        term: How long it lasts.
+        term: As given.
+        settling: What settles messages, and gives them back.
         receiving: What brings messages.
         renewal: What renews it.
         on_lost: Called once, with the error, when the lease is lost.
@@ -56,33 +54,25 @@ class Lease:
     on_lost: Callable[[Exception], None] | None = None
 
     def __init__(
-        self,
-        steps: Access,
-        dead: DeadLetters | None,
-        seconds: float,
-        kept: bool,
-        max_hold: float,
-        shared: bool = False,
-        clock: Clock = since_boot,
+        self, steps: Access, dead: DeadLetters | None, term: Term, kept: bool, max_hold: float, shared: bool = False
     ) -> None:
         self.client = steps.client
         self._steps = steps
-        self.state = LeaseState(Term(seconds, clock), kept, shared, dead, self._broken)
-        self.token, self.term = self.state.token, self.state.term
-        self._settling = Settling(self.state, steps)
-        renewer, on_paused = self.client.renewer, self._settling.return_buffer
+        self.term = term
+        self.state = LeaseState(term, kept, shared, dead, self._broken)
+        self.token = self.state.token
+        self.settling = Settling(self.state, steps)
+        renewer, on_paused = self.client.renewer, self.settling.return_buffer
         self.renewal = steps.renewal(self, "consumer", renewer, max_hold, shared, on_paused)
-        self.receiving = Receiving(self.state, self._settling, self.renewal, steps, dead)
+        self.receiving = Receiving(self.state, self.settling, self.renewal, steps)
 
     async def acquire(self, timeout: float | None) -> int:
         """Take the role, waiting while somebody else has it; returns the queue's bound."""
         steps, waits, shared = self._steps, self._steps.waits, self.state.shared
 
         def step() -> Awaitable[int | Wait]:
-            claimed, milliseconds = waits.take_claim("consumer"), self.term.milliseconds
-            if shared:
-                return steps.join(claimed, self.token, milliseconds, waits.line.take_turn())
-            return steps.acquire("consumer", claimed, self.token, milliseconds)
+            place = waits.line.take_turn() if shared else None
+            return steps.acquire("consumer", self.token, self.term.milliseconds, place)
 
         bound = await waits.until(step, timeout, steps.name)
         self.renewal.note_task()
@@ -118,20 +108,9 @@ class Lease:
             LeaseLostError: The lease was healed meanwhile: what was in flight, and in the buffer, has been given back.
         """
         while not self.term.certain:
-            self._settling.renew = True
+            self.settling.renew = True
             await self.flush()
         return self.term.certain_until
-
-    def nack(self, number: int, error: BaseException | str | None = None) -> None:
-        """Give a message back, first in line, with the next step that leaves; and say why."""
-        if error is not None:
-            self.state.unsettled.note_error(number, error)
-        self._settling.give_back(number)
-
-    def return_buffer(self) -> bool:
-        """Give back what was received and not handed out; returns whether there is something to be sent."""
-        self._settling.return_buffer()
-        return self._settling.pending
 
     def last(self, seconds: float) -> None:
         """Let the lease last for that long from its next renewal; messages in flight keep a longer one."""
@@ -140,8 +119,8 @@ class Lease:
     def extend(self, seconds: float) -> None:
         """Make the lease last for at least that long from now, even when the event loop is blocked."""
         self.term.extend(seconds)
-        self._settling.renew = True
-        self._settling.send()
+        self.settling.renew = True
+        self.settling.send()
 
     def _token_there(self) -> bytes:
         """The token of the consumer role's lease on the server; empty where it has none."""
@@ -157,7 +136,7 @@ class Lease:
             LeaseLostError: The lease had run out: what was in flight has been given back.
             DurabilityError: Too few confirmed it.
         """
-        settling, receiving, unsettled = self._settling, self.receiving, self.state.unsettled
+        settling, receiving, unsettled = self.settling, self.receiving, self.state.unsettled
         settling.send()
         waiting = firsts(unsettled.acks)
         unsure = await settling.settled()
@@ -185,18 +164,14 @@ class Lease:
         self.stop()
         patience = Patience(self._steps.settle_timeout, hurry)
         try:
-            await self._wait_for_steps(patience)
+            if self.receiving.answer is not None:
+                await patience.wait(self.receiving.answer)
+            while self.settling.answer is not None and await patience.wait(self.settling.answer):
+                pass  # what gathered meanwhile is on its way now
         finally:  # also where this is cancelled
             await self._give_back_all(patience, closing)
         if closing is None:
             self.state.check()
-
-    async def _wait_for_steps(self, patience: Patience) -> None:
-        """Wait until no step is on its way."""
-        if self.receiving.answer is not None:
-            await patience.wait(self.receiving.answer)
-        while self._settling.answer is not None and await patience.wait(self._settling.answer):
-            pass  # what gathered meanwhile is on its way now
 
     async def _give_back_all(self, patience: Patience, closing: PressureError | None) -> None:
         """Settle what was acknowledged, give back the rest and the role, and wait for the answer."""
@@ -206,29 +181,25 @@ class Lease:
             logs.role("role_released", self._steps.name, "consumer", self.token, state.shared)
         last = None
         if error is None or isinstance(error, ServerError):  # the server refused a step: the role is ours still
-            last = self._settling.leave(() if receive is None else receive.acks, self.receiving.unseen)
+            last = self.settling.leave(() if receive is None else receive.acks, self.receiving.unseen)
             state.error = error or closing
-        state.clear()
+        state.unsettled.clear()
         state.buffer.clear()
         if last is not None and await patience.wait(last):
             if isinstance(last.result(), Exception):
                 state.error = state.error or last.result()
             else:
-                self._settling.count(last.acks)
+                self.settling.count(last.acks)
 
     @property
     def active(self) -> bool:
         """Whether the role is ours: something is in flight, or the server refused to settle it."""
         return bool(self.state.unsettled) or isinstance(self.state.error, ServerError)
 
-    async def end(self, error: PressureError) -> None:
-        """The client is being closed: give everything back; later operations raise the error."""
-        await self.leave(error)
-
     def stop(self) -> None:
         """Renew the lease no more, and send nothing by itself."""
         self.renewal.end()
-        self._settling.stop()
+        self.settling.stop()
 
     def _broken(self, error: Exception) -> None:
         """A step has found that the lease is invalid."""
@@ -260,8 +231,8 @@ class Lease:
     def renew(self) -> None:
         """Renew the lease with the next step that settles. Called on the event loop."""
         if self.renewable:
-            self._settling.renew = True
-            self._settling.send()
+            self.settling.renew = True
+            self.settling.send()
 
     def give_up(self, error: LeaseLostError) -> None:
         """End the lease, and give back everything in flight; later operations raise the error."""

@@ -574,9 +574,9 @@ async def test_errors_are_forgotten_also_while_another_step_settles(
         first, second = await in_time(anext(consumer)), await in_time(anext(consumer))
         lease = first._lease
         first.ack_soon()
-        lease._settling.send()
+        lease.settling.send()
         second.ack_soon()
-        assert lease._settling.answer is not None
+        assert lease.settling.answer is not None
         await queue.put(b"c")
         third = await in_time(anext(consumer))
         await third.ack()

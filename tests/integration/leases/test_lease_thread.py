@@ -18,7 +18,7 @@ import redis
 
 from apressure import AsyncQueue, Client, Delivery, LeaseLostError, QueueInUseError
 from apressure.embedded import EmbeddedServer
-from apressure.pressure.engine.scripted import Scripted
+from apressure.pressure.engine.engine import Scripted
 from tests import processes
 from tests.integration.conftest import PATIENCE, Opener, eventually, in_time, outlived, renewed_while_blocked
 from tests.integration.leases.test_leases import running_program

@@ -28,13 +28,13 @@ class Moves:
         self.series = self.steps.series()
 
     async def __call__(self, runs: list[int], results: list[bytes], token: bytes | None = None) -> Any:
-        return await self.steps.move(self.series, self.source, b"0", token or self.token, False, runs, results)
+        return await self.steps.move(self.series, self.source, token or self.token, False, runs, results)
 
     async def again(self, runs: list[int], results: list[bytes], number: int, repeated: bytes) -> Any:
         """The step with a number, as a late one or as a repeat."""
         uid = self.steps._uid
         arguments = [uid, number, repeated, b"0", self.token, b"0", len(runs), *runs, *results]
-        return await self.steps._ask(self.series.call("move", self.source.as_second), arguments)
+        return await self.steps._ask(self.series.call("move", lambda: self.source.for_script("none")), arguments)
 
 
 async def in_hand(source: Queue, destination: Queue) -> tuple[Moves, list[Any]]:

@@ -400,7 +400,7 @@ async def test_a_server_that_took_over_is_given_back_only_what_it_has_given(url:
         assert gets is not None
         answered = asyncio.get_running_loop().create_future()
         client.connection.node.durability = None  # there is no replica here: only the record counts
-        steps.get(gets, b"0", 1, b"", answered.set_result)
+        steps.get(gets, 1, b"", answered.set_result)
         assert await answered == [b"1"]
         if not heard:
             admin.rpush(BASE, b"1")

@@ -10,8 +10,7 @@ import pytest
 import redis
 
 from apressure import Client, QueueClosedError, recovery
-from apressure.pressure.doctor.findings import diagnose
-from apressure.pressure.doctor.snapshot import Snapshot
+from apressure.pressure.doctor.findings import Snapshot, diagnose
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.steps import Steps
 from tests import reference

@@ -263,7 +263,7 @@ async def test_what_a_leaving_member_returns_keeps_its_order(open_queue: Opener)
     await one.put_many([b"%d" % number for number in range(5)])
     async with one.consumer(shared=True, prefetch=5, ack="manual") as consumer:
         deliveries = [await in_time(anext(consumer)) for _ in range(5)]
-        deliveries[1]._lease.nack(2)
+        deliveries[1]._lease.settling.give_back(2)
         del deliveries
     async with two.consumer(shared=True) as consumer:
         assert [await in_time(anext(consumer)) for _ in range(5)] == [b"%d" % number for number in range(5)]

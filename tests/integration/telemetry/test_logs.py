@@ -32,7 +32,7 @@ from apressure import (
     pipe,
     serve,
 )
-from apressure.pressure.engine import notices
+from apressure.pressure.engine import waits
 from apressure.tasks import Runner
 from apressure.worker.processes import Processes
 from tests import processes
@@ -163,7 +163,7 @@ def test_the_page_names_every_attribute_and_none_is_one_of_a_record() -> None:
 async def test_the_life_of_a_service_its_roles_and_connections(
     open_queue: Opener, url: str, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "PATIENCE", 0.01)
+    monkeypatch.setattr(waits, "PATIENCE", 0.01)
     jobs = await open_queue("jobs", max_attempts=2)
     await jobs.put(b"secret")
     out = await open_queue("out")

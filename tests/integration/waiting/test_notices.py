@@ -14,7 +14,7 @@ import redis
 
 from apressure import AsyncQueue, serve
 from apressure.core.waiting import Wait
-from apressure.pressure.engine import notices
+from apressure.pressure.engine import waits
 from apressure.pressure.engine.plain import role_lock
 from tests.integration.conftest import Opener, eventually, in_time, open_two
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Any]]:
     """Return the records about waits so far. They are logged after a short wait."""
-    monkeypatch.setattr(notices, "PATIENCE", 0.05)
+    monkeypatch.setattr(waits, "PATIENCE", 0.05)
     monkeypatch.setattr(role_lock, "SLICE", 0.1)  # how often the plain commands look
     caplog.set_level(logging.INFO, "apressure")
     return lambda: [record for record in caplog.records if record.message.startswith("waiting for")]
@@ -101,13 +101,13 @@ async def test_retries_log_nothing_more(
 ) -> None:
     queue, other = await open_two(open_queue)
     tries: list[Any] = []
-    waits = notices.Notice.waits
+    noted = waits.Notice.waits
 
     def counted(*arguments: Any) -> None:
         tries.append(arguments)
-        waits(*arguments)
+        noted(*arguments)
 
-    monkeypatch.setattr(notices.Notice, "waits", counted)
+    monkeypatch.setattr(waits.Notice, "waits", counted)
     async with other.consumer(lease=1), beside(queue.get()):  # tried again whenever that lease would have ended
         await eventually(lambda: told() and len(tries) > 3)
         assert len(told()) == 1
@@ -129,7 +129,7 @@ async def test_operations_that_wait_together_log_once(
 
 async def test_a_lease_that_ends_after_the_last_date_is_logged(server: object, told: Callable[[], list[Any]]) -> None:
     parked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    notices.Notice("jobs").waits(Wait("consumer", 10**18), parked)
+    waits.Notice("jobs").waits(Wait("consumer", 10**18), parked)
     await eventually(told)
     assert "another client holds it until" in told()[0].message
     parked.cancel()

@@ -3,22 +3,10 @@
 -- ARGV: 1 how many to pass over, 2 the most to return (up to about 1 MiB of them; fewer where many have equal ones)
 -- Returns: {'ok', {messages}, {the reason of each: 'time:attempts:attempt:error', or ''}} | {'missing'}
 if call('EXISTS', BOUND) == 0 then return {'missing'} end
-local passed, most, length = tonumber(ARGV[1]), tonumber(ARGV[2]), call('LLEN', LIST)
-most = math.min(most, length - passed)
-local messages, reasons, bytes, chunk = {}, {}, 0, 1
-while #messages < most and bytes < 1048576 do
-  local first = passed + #messages + 1
-  local last = first + math.min(chunk, most - #messages) - 1
-  local some = call('LRANGE', LIST, -last, -first)
-  if #some == 0 then break end
-  for i = #some, 1, -1 do
-    messages[#messages + 1] = some[i]
-    bytes = bytes + #some[i]
-  end
-  chunk = bytes < 65536 and math.min(2 * chunk, 200) or 1
-end
+local passed, length = tonumber(ARGV[1]), call('LLEN', LIST)
+local messages = page_of(LIST, passed, math.min(tonumber(ARGV[2]), length - passed))
 
-local known, given, sought = holds_reasons(KEYS[24]), {}, 0
+local reasons, known, given, sought = {}, holds_reasons(KEYS[24]), {}, 0
 for i = 1, #messages do
   if sought >= MOST_PASSED then  -- the next step returns the rest
     for j = #messages, i, -1 do messages[j] = nil end

@@ -17,6 +17,7 @@ from apressure import validation
 from apressure.concurrency.settle import note_sent
 from apressure.connection.client import Client
 from apressure.core.counts import Counts
+from apressure.core.errors import closed
 from apressure.core.waiting import Wait
 from apressure.exceptions import (
     ROLES,
@@ -29,12 +30,11 @@ from apressure.exceptions import (
     ScriptingRefusedError,
     ServerError,
 )
-from apressure.pressure.engine.answers import closed, collides, missing
+from apressure.pressure.engine.answers import collides, missing
 from apressure.pressure.engine.batching import MAX_MESSAGES, Put
 from apressure.pressure.engine.engine import Engine
 from apressure.pressure.engine.keys import Keys
-from apressure.pressure.engine.plain.own_connections import OwnConnections
-from apressure.pressure.engine.plain.role_lock import Interrupted, RoleLine, RoleLock
+from apressure.pressure.engine.plain.role_lock import Interrupted, OwnConnections, RoleLine, RoleLock
 from apressure.pressure.engine.waits import Waits
 
 
@@ -43,25 +43,21 @@ class Plain(Engine):
 
     def __init__(self, client: Client, keys: Keys, name: str, owns_client: bool = False) -> None:
         super().__init__(client, keys, name, owns_client)
-        self._connection = client.connection_for(keys.specified)
+        connection = client.connection_for(keys.specified)
+        self._ask = connection.ask
         self.counts = Counts()
-        self._connections = OwnConnections(client, self._connection)
+        self._connections = OwnConnections(client, connection)
         self._producer, self._consumer = [RoleLine(role, self._connections, keys, name) for role in ROLES]
-        self.waits = Waits(self._connection.node, keys, lambda _: None, lambda *_: None)  # nothing is claimed here
+        self.waits = Waits(connection.node, keys, lambda _: None, lambda *_: None)  # nothing is claimed here
 
     def scripted(self, what: str) -> NoReturn:
         self.check()
         raise ScriptingRefusedError(f"{what} needs scripts on the server: open the queue without scripting=False")
 
     @property
-    def waiting_putters(self) -> int:
-        """Tasks that are putting."""
-        return self._producer.waiting
-
-    @property
-    def waiting_receivers(self) -> int:
-        """Tasks that are getting."""
-        return self._consumer.waiting
+    def waiting(self) -> tuple[int, int]:
+        """How many tasks are putting, and how many are getting."""
+        return self._producer.waiting, self._consumer.waiting
 
     async def create(self, bound: int) -> bool:
         for key in self.keys.collisions():
@@ -82,26 +78,25 @@ class Plain(Engine):
         return bool(await self._ask(b"EXISTS", self.keys.bound))
 
     async def inspect(self) -> list[Any]:
-        keys = self.keys
-        bound = await self._ask(b"GET", keys.bound)
+        keys, ask = self.keys, self._ask
+        bound = await ask(b"GET", keys.bound)
         if bound is None:
             raise missing(self.name)
-        counters = [await self._ask(b"GET", key) or b"0" for key in keys.statistics]
-        roles = []
-        for role in ROLES:
-            holder = await self._ask(b"GET", keys.holder(role)) or b""
-            roles.append([holder, await self._ask(b"LLEN", keys.free(role)), 0, b"", b"", b""])
-        length, ended = await self._ask(b"LLEN", keys.messages), await self._ask(b"EXISTS", keys.closed)
+        counters = [await ask(b"GET", key) or b"0" for key in keys.statistics]
+        roles = [
+            [await ask(b"GET", keys.holder(role)) or b"", await ask(b"LLEN", keys.free(role)), 0, b"", b"", b""]
+            for role in ROLES
+        ]
+        length, ended = await ask(b"LLEN", keys.messages), await ask(b"EXISTS", keys.closed)
         paused = False
         with contextlib.suppress(PermissionDeniedError):
-            paused = await self._ask(b"EXISTS", keys.paused)
+            paused = await ask(b"EXISTS", keys.paused)
         return [bound, length, ended, 0, counters, *roles, [], paused]
 
     async def peek(self, index: int) -> bytes | None:
         if not await self.exists():
             raise missing(self.name)
-        message: bytes | None = await self._ask(b"LINDEX", self.keys.messages, index)
-        return message
+        return await self._ask(b"LINDEX", self.keys.messages, index)  # type: ignore[no-any-return]
 
     async def put(self, put: Put, timeout: float | None, force: bool = False) -> None:
         validation.timeout(timeout)
@@ -193,9 +188,6 @@ class Plain(Engine):
     def _release(self, error: PressureError) -> None:
         self.waits.close(error)
         self._connections.release()
-
-    async def _ask(self, *command: bytes | str | int) -> Any:
-        return await self._connection.ask(*command)
 
     async def _clear_ours(self) -> None:
         """Remove what clients with scripts left behind, if this user has the rights to those keys."""

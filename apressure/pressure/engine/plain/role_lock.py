@@ -14,8 +14,10 @@ from typing import Any, TypeVar
 
 from apressure.concurrency import background
 from apressure.concurrency.settle import note_sent, wait_shielded
+from apressure.connection.client import Client
 from apressure.connection.waiting.waiter import SLICE
 from apressure.connection.wire.channel import Channel
+from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.core.waiting import Wait
 from apressure.exceptions import (
     OutcomeUnknownError,
@@ -25,12 +27,71 @@ from apressure.exceptions import (
     ServerError,
     ServerUnavailableError,
 )
-from apressure.pressure.engine import notices
+from apressure.pressure.engine import waits
 from apressure.pressure.engine.answers import missing
 from apressure.pressure.engine.keys import Keys
-from apressure.pressure.engine.plain.own_connections import OwnConnections
 
 T = TypeVar("T")
+
+
+class OwnConnections:
+    """The connections of one queue.
+
+    Args:
+        client: The client that they belong to.
+        connection: Its connection for commands that do not block.
+
+    Attributes:
+        client, connection: As given.
+        numbers: The server's number of each connection, for CLIENT UNBLOCK.
+    """
+
+    def __init__(self, client: Client, connection: ReconnectingConnection) -> None:
+        self.client = client
+        self.connection = connection
+        self._idle: list[Channel] = []
+        self.numbers: dict[Channel, int] = {}
+        self._released = False
+        client.server.add_reclaimer(self._give_up_one)
+
+    async def take(self) -> Channel:
+        """Return a connection for one operation, an idle one if there is one."""
+        while self._idle:
+            channel = self._idle.pop()
+            if channel.up:
+                return channel
+            del self.numbers[channel]
+        channel = await self.connection.node.connect(SLICE + self.client.settings.response_timeout)
+        try:
+            self.numbers[channel] = int(str(await channel.ask(b"CLIENT", b"ID")))
+        except ServerError:
+            channel.abort("the server did not say who this connection is")
+            raise
+        return channel
+
+    def put_back(self, channel: Channel) -> None:
+        """Keep the connection of an operation that has ended for the next one."""
+        if channel.up and not self._released:
+            self._idle.append(channel)
+        else:
+            self.drop(channel, "the queue object was closed")
+
+    def drop(self, channel: Channel, reason: str) -> None:
+        """Close a connection."""
+        self.numbers.pop(channel, None)
+        channel.abort(reason)
+
+    def release(self) -> None:
+        """Close the connections that no operation uses, and the others when their operations end."""
+        self.client.server.remove_reclaimer(self._give_up_one)
+        self._released = True
+        while self._give_up_one():
+            pass
+
+    def _give_up_one(self) -> bool:
+        if idle := bool(self._idle):
+            self.drop(self._idle.pop(), "the connection is not needed any more")
+        return idle
 
 
 class Interrupted(Exception):
@@ -71,10 +132,9 @@ class RoleLock:
 
     async def ask(self, *command: bytes | str | int) -> Any:
         """Run a command on this operation's connection."""
+        node = self._connections.connection.node
         try:
-            return await self._connections.connection.node.ask(
-                self._connected, self._drop, lambda channel: channel.ask(*command)
-            )
+            return await node.ask(self._connected, self._drop, lambda channel: channel.ask(*command))
         except ServerUnavailableError as error:
             raise OutcomeUnknownError(
                 f"{error}; the operation may have been carried out, and its role may be taken still"
@@ -137,12 +197,19 @@ class RoleLock:
             holder = await self.ask(b"GET", self._line.keys.holder(role)) or b""
             raise Wait(role, holder=holder.decode(errors="replace") or None).error(name)
 
-    async def unblock(self) -> None:
+    def interrupt(self, error: PressureError | None = None) -> None:
+        """End the operation as soon as it can: its caller was cancelled, or is to raise the error."""
+        self.interrupted, self.error = True, error
+        if self.blocked:
+            unblocking = background.start(self._unblock(), "unblocking an operation")
+            self._connections.client.finish_before_close(unblocking)
+
+    async def _unblock(self) -> None:
         """End the blocking command. It may be on its way to the server still, so this tries until it has ended."""
         while self.blocked:
             try:
                 if self._channel is not None:
-                    number = self._connections.number_of(self._channel)
+                    number = self._connections.numbers[self._channel]
                     await self._connections.connection.ask(b"CLIENT", b"UNBLOCK", number)
             except PermissionDeniedError:
                 raise  # to the event loop's exception handler
@@ -179,7 +246,6 @@ class RoleLock:
             background.start(self._restore_later(command), "putting back what a full server refused")
 
     async def _restore_later(self, command: tuple[bytes | str | int, ...]) -> None:
-        """Repeat a command until the server takes writes again."""
         while True:
             await asyncio.sleep(0.2)
             try:
@@ -192,7 +258,7 @@ class RoleLock:
 
     async def _tell(self, role: Role) -> None:
         """Say in the log that a role is waited for, and again when its holder changes, until this is cancelled."""
-        await asyncio.sleep(notices.PATIENCE)
+        await asyncio.sleep(waits.PATIENCE)
         told: str | None = ""
         while True:
             with contextlib.suppress(PressureError):  # the operation itself will raise it
@@ -200,21 +266,18 @@ class RoleLock:
                 holder = (answer or b"").decode(errors="replace") or None
                 if holder != told:
                     told = holder
-                    notices.tell(self._line.name, role, holder)
+                    waits.tell(self._line.name, role, holder)
             await asyncio.sleep(SLICE)
 
 
 class RoleLine:
     """The operations of one role of a queue in this client, which take turns: first come, first served.
 
-    Args:
+    Attributes:
         role: The role.
         connections: The connections of the operations.
         keys: The queue's keys.
         name: The queue's name.
-
-    Attributes:
-        role, connections, keys, name: As given.
     """
 
     def __init__(self, role: Role, connections: OwnConnections, keys: Keys, name: str) -> None:
@@ -232,12 +295,9 @@ class RoleLine:
         return len(self._turns) + self._busy
 
     async def run(
-        self,
-        operation: Callable[[RoleLock], Awaitable[T]],
-        timeout: float | None,
-        blocked: Wait,
+        self, operation: Callable[[RoleLock], Awaitable[T]], timeout: float | None, blocked: Wait,
         undo: Callable[[T], Coroutine[Any, Any, None]] | None = None,
-    ) -> T:
+    ) -> T:  # fmt: skip
         """Wait until no other operation of this client is in the role, then run one.
 
         Args:
@@ -273,11 +333,10 @@ class RoleLine:
             await asyncio.wait((outcome,))
         except asyncio.CancelledError:
             if not outcome.done():
-                role_lock.interrupted = True
+                role_lock.interrupt()
                 # Retrieved, whenever it comes: the caller raises its cancellation instead.
                 outcome.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
                 if role_lock.begun:
-                    self._unblock(role_lock)
                     await wait_shielded(outcome, self.connections.client.settings.settle_timeout)
                     if not outcome.done():
                         self.connections.client.finish_before_close(working)  # it gives the role back
@@ -297,9 +356,7 @@ class RoleLine:
         """Fail every operation that waits for its turn, and the one that is blocked; returns how many."""
         ended = self.end_waiting(error)
         if self._role_lock is not None and self._role_lock.blocked:
-            self._role_lock.interrupted = True
-            self._role_lock.error = error
-            self._unblock(self._role_lock)
+            self._role_lock.interrupt(error)
             ended += 1
         return ended
 
@@ -341,9 +398,3 @@ class RoleLine:
                 first.set_result(None)
                 return
         self._busy = False
-
-    def _unblock(self, role_lock: RoleLock) -> None:
-        """End the blocking command of an interrupted operation, if it is in one."""
-        if role_lock.blocked:
-            unblocking = background.start(role_lock.unblock(), "unblocking an operation")
-            self.connections.client.finish_before_close(unblocking)
