@@ -1,4 +1,4 @@
-"""What the commands for queues do. Each method takes the arguments of its command, and returns the reply.
+"""What the commands for events do, and for what a client has registered for.
 
 Single pushes, pops and acknowledgements, of which there are most, need no task: their step's answer is their reply.
 """
@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from apressure.concurrency import background
 from apressure.connection.client import Client
 from apressure.core.waiting import EMPTY, Wait
 from apressure.events.engine.steps import MAX_EVENTS, active_queues
-from apressure.events.server.arguments import LONGEST_ERROR, Ack, Arguments, Pop, Push, claims_of, seconds
+from apressure.events.server.administration import settle_all
+from apressure.events.server.arguments import Arguments, Pop, Push, chunks, read_ack, seconds
 from apressure.events.server.lanes import Found, PushLane
 from apressure.events.server.outcomes import Answer, Outcome, Replies, in_task
 from apressure.events.server.queues import Queues, ServedQueue
 from apressure.events.server.session import Interrupted, Session
-from apressure.events.server.wire.replies import ErrorReply, Reply
+from apressure.events.server.wire import ErrorReply, Reply
 from apressure.exceptions import PressureError, QueueClosedError
 
 logger = logging.getLogger("apressure.events.server")
@@ -33,35 +35,38 @@ PUSHED: Final = ord("k")
 
 
 class Operations:
-    """The commands for queues.
+    """These commands.
 
     Args:
         client: The client of Redis.
         queues: The queues that are in use.
         workers: How many NOBLOCK pushes may be under way.
+
+    Attributes:
+        queues: As given.
     """
 
     def __init__(self, client: Client, queues: Queues, workers: int) -> None:
         self._client = client
-        self._queues = queues
+        self.queues = queues
         self._workers = workers
         self._background: set[asyncio.Task[None]] = set()
 
     # Pushing.
 
-    def push(self, session: Session, arguments: Arguments, more: Calls, *, front: bool = False) -> Answer:
+    def push(self, session: Session, name: bytes, arguments: Arguments, more: Calls, *, front: bool = False) -> Answer:
         """Push the single events of several calls in one step; NOBLOCK and a call with several events run alone."""
         first = Push.read(arguments)
-        queue = self._queues[first.queue]
+        queue = self.queues[name]
         lane = queue.pushes[front]
         if first.noblock:
             return in_task(self._push_noblock(queue, lane, first))
         if len(first.events) > 1:
             return in_task(self._complete(session, lane, first))
         pushes = [first]
-        option = [word.upper() for word in arguments[3:]]
+        option = [word.upper() for word in arguments[2:]]
         for others in more:
-            if len(others) != len(arguments) or [word.upper() for word in others[3:]] != option:
+            if len(others) != len(arguments) or [word.upper() for word in others[2:]] != option:
                 break
             pushes.append(Push.read(others))
         job = lane.push([push.events[0] for push in pushes], expected=first.created)
@@ -117,14 +122,9 @@ class Operations:
                 extra={"queue": queue.steps.name, "events": len(push.events), "reason": str(error)},
             )
 
-    # Looking and popping.
+    # Popping and acknowledging.
 
-    async def peek(self, session: Session, arguments: Arguments, *, newest: bool) -> Reply:  # noqa: ARG002
-        """QLPEEK queue, QRPEEK queue"""
-        event = await self._queues[arguments[0]].steps.peek(newest)
-        return None if event is None else [event.id, event.contents]
-
-    def pop(self, session: Session, arguments: Arguments, more: Calls) -> Answer:
+    def pop(self, session: Session, name: bytes, arguments: Arguments, more: Calls) -> Answer:
         """Pop for several calls in one step, if they want the same; a call that may wait runs alone."""
         first = Pop.read(arguments)
         pops, wanted = [first], first.most or 1
@@ -138,7 +138,7 @@ class Operations:
                 break
             pops.append(pop)
             wanted = together
-        queue = self._queues[first.queue]
+        queue = self.queues[name]
         job = queue.pops.pop(wanted, first.want)
         return Answer(job, functools.partial(self._popped, session, queue, pops), len(pops))
 
@@ -171,89 +171,48 @@ class Operations:
         return replies
 
     async def _pop_soon(self, session: Session, queue: ServedQueue, pop: Pop) -> Reply:
-        self._queues.attach(queue)
+        self.queues.attach(queue)
         found: Found = EMPTY
         try:
-            await session.wait(self._queues.listening(queue))
+            await session.wait(self.queues.listening(queue))
             found = await session.wait(queue.pop_soon(pop.most or 1, pop.want, pop.wait or 0.0))
         except Interrupted:
             pass
         finally:
-            self._queues.detach(queue)
+            self.queues.detach(queue)
         if session.gone and isinstance(found, list):
             queue.steps.give_back_soon(found)
         return _shown(queue, pop, found)
 
-    # Acknowledging.
-
-    def ack(self, session: Session, arguments: Arguments, more: Calls) -> Answer:  # noqa: ARG002
+    def ack(self, session: Session, name: bytes, arguments: Arguments, more: Calls) -> Answer:  # noqa: ARG002
         """Acknowledge the events of several calls in one step; a call with very many runs alone."""
-        name, claims, redo = Ack.read(arguments)
+        queue, (claims, redo) = self.queues[name], read_ack(arguments)
         how, counts = "nack" if redo else "ack", [len(claims)]
         if len(claims) > MAX_EVENTS:
-            return in_task(self._settle_all(name, claims, how))
+            return in_task(settle_all(queue, claims, how))
         for others in more if not redo else ():  # what goes back later comes first
-            ack = Ack.read(others)
-            if ack.redo or len(claims) + len(ack.claims) > MAX_EVENTS:
+            further, redo = read_ack(others)
+            if redo or len(claims) + len(further) > MAX_EVENTS:
                 break
-            counts.append(len(ack.claims))
-            claims += ack.claims
-        job = self._queues[name].settling.settle(claims, how)
-        return Answer(job, functools.partial(self._acked, counts), len(counts))
-
-    @staticmethod
-    def _acked(counts: Sequence[int], job: Outcome[bytes]) -> Replies:
-        letters, at, replies = job.result(), 0, []
-        for count in counts:
-            replies.append(letters.count(b"1", at, at + count))
-            at += count
-        return replies
-
-    async def give_back(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
-        """QRETURN queue id [id ...]"""
-        return await self._settle_all(arguments[0], claims_of(arguments[1:]), "unseen")
-
-    async def fail(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
-        """QFAIL queue id error [id error ...]"""
-        name, *rest = arguments
-        if len(rest) % 2:
-            raise ErrorReply("ERR missing args")
-        ids, errors = rest[::2], rest[1::2]
-        if (longest := max(map(len, errors))) > LONGEST_ERROR:
-            raise ErrorReply(f"ERR bad error value: it has {longest} bytes, and the most is {LONGEST_ERROR}")
-        return await self._settle_all(name, [(one, b"", why) for one, why in zip(ids, errors, strict=True)], "fail")
-
-    async def _settle_all(self, name: bytes, claims: Sequence[Sequence[bytes]], how: str) -> int:
-        lane, done = self._queues[name].settling, 0
-        for chunk in reversed(_chunks(claims)):  # what goes back later comes first
-            done += (await lane.settle(chunk, how)).count(b"1")
-        return done
-
-    async def extend(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
-        """QEXTEND queue id seconds"""
-        name, event, given = arguments
-        lease = seconds(given, "seconds")
-        queue = self._queues[name]
-        (done,) = (await queue.steps.extend([(event, b"")], lease)).outcomes
-        if done:
-            queue.expiry.look_in(lease)
-        return int(done)
+            counts.append(len(further))
+            claims += further
+        return Answer(queue.settling.settle(claims, how), functools.partial(_acked, counts), len(counts))
 
     # Consumers.
 
-    async def register(self, session: Session, arguments: Arguments) -> Reply:
+    async def register(self, session: Session, *names: bytes) -> Reply:
         """QREGISTER [queue ...]: register a client for queues, instead of those before."""
-        wanted = self._queues.several(arguments)  # checks the names
+        wanted = self.queues.several(names)  # checks the names
         fresh = [queue for queue in wanted if queue not in session.registered]
         gone = [queue for queue in session.registered if queue not in wanted]
         # If the client goes meanwhile, `forget` undoes this part.
         session.registered = wanted
         for queue in fresh:
-            self._queues.attach(queue)
+            self.queues.attach(queue)
         for queue in gone:
-            self._queues.detach(queue)
+            self.queues.detach(queue)
         await asyncio.gather(
-            *(self._queues.listening(queue) for queue in fresh),
+            *(self.queues.listening(queue) for queue in fresh),
             *(queue.register(session.consumer) for queue in fresh),
             *(queue.unregister(session.consumer) for queue in gone),
         )
@@ -267,7 +226,7 @@ class Operations:
         if not queues:
             return
         for queue in queues:
-            self._queues.detach(queue)
+            self.queues.detach(queue)
         task = background.start(self._forget(session.consumer, queues), "deregistering a client")
         self._client.finish_before_close(task)
 
@@ -277,37 +236,31 @@ class Operations:
         except PressureError as error:
             logger.warning("a consumer that has gone is still listed for 30 s", extra={"reason": str(error)})
 
-    async def notify(self, session: Session, arguments: Arguments) -> Reply:
+    async def notify(self, session: Session, given: bytes) -> Reply:
         """QNOTIFY timeout"""
-        timeout = seconds(arguments[0], "timeout")
+        timeout = seconds(given, "timeout")
         try:
-            queue = await session.wait(self._queues.wait_for_event(session.registered, timeout))
+            queue = await session.wait(self.queues.wait_for_event(session.registered, timeout))
         except Interrupted:
             return None
         return None if queue is None else queue.steps.name.encode("utf-8", "surrogateescape")
 
     # Looking at queues.
 
-    async def flush(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
-        """QFLUSH queue"""
-        await self._queues[arguments[0]].steps.flush()
-        return "OK"
-
-    async def status(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
+    async def status(self, session: Session, *names: bytes) -> Sequence[Reply]:  # noqa: ARG002
         """QSTATUS [queue ...]: name, total, processing and consumers of each."""
-        names = arguments
         if not names:
-            names = [name.encode("utf-8", "surrogateescape") for name in await active_queues(self._client)]
-        queues = [self._queues[name] for name in names]  # checks the names
+            names = tuple(name.encode("utf-8", "surrogateescape") for name in await active_queues(self._client))
+        queues = [self.queues[name] for name in names]  # checks the names
         found = await asyncio.gather(*(queue.steps.status() for queue in queues))
         return [
             [name, one.waiting + one.claimed, one.claimed, one.consumers]
             for name, one in zip(names, found, strict=True)
         ]
 
-    async def info(self, session: Session, arguments: Arguments) -> Reply:
+    async def info(self, session: Session, *names: bytes) -> Reply:
         """QINFO [queue ...]"""
-        rows = [(name, *map(b"%d".__mod__, counts)) for name, *counts in await self.status(session, arguments)]
+        rows = [(name, *map(b"%d".__mod__, counts)) for name, *counts in await self.status(session, *names)]
         wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return [
             b"%b  total: %b  processing: %b  consumers: %b"
@@ -338,7 +291,7 @@ async def _push_all(
         wait: Waits for the pushes that need room; None gives up instead.
         full: The queue is known to be full.
     """
-    for chunk in _chunks(push.events):
+    for chunk in chunks(push.events):
         pushed = b"" if full else await lane.push(chunk, expected=push.created)
         letters += pushed
         if len(pushed) < len(chunk):
@@ -373,6 +326,11 @@ def _full(push: Push, letters: bytes | bytearray) -> str:
     return f"ERR queue full: the first {len(letters)} of {len(push.events)} events are in the queue"
 
 
+def _acked(counts: Sequence[int], job: Outcome[bytes]) -> Replies:
+    letters, ends = job.result(), itertools.accumulate(counts)
+    return [letters.count(b"1", end - count, end) for count, end in zip(counts, ends, strict=True)]
+
+
 def _shown(queue: ServedQueue, pop: Pop, found: Found) -> Reply:
     dead = queue.pops.take_dead() if pop.tell and pop.want.limit and pop.most is not None else 0
     if isinstance(found, Wait):
@@ -381,7 +339,3 @@ def _shown(queue: ServedQueue, pop: Pop, found: Found) -> Reply:
         return None if pop.most is None else []
     shown: list[Reply] = [[one.id, one.contents, one.attempts] if pop.tell else [one.id, one.contents] for one in found]
     return shown[0] if pop.most is None else [*shown, *([dead] if dead else ())]
-
-
-def _chunks(whole: Sequence[Any]) -> list[Sequence[Any]]:
-    return [whole[at : at + MAX_EVENTS] for at in range(0, len(whole), MAX_EVENTS)]

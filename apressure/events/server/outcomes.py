@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once
-from apressure.events.server.wire.replies import ErrorReply, Reply
+from apressure.events.server.wire import ErrorReply, Reply
 from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError
 
 logger = logging.getLogger("apressure.events.server")

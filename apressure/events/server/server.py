@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
+import socket
+import ssl
 from collections.abc import Callable
+from typing import Final
 
 from apressure.connection.client import Client
-from apressure.events.server.administration import Administration
-from apressure.events.server.commands import Commands
-from apressure.events.server.listener import Listener
+from apressure.events.server.connection import Clients, Connection
 from apressure.events.server.operations import Operations
 from apressure.events.server.queues import Queues
-from apressure.events.server.readiness import notify
-from apressure.events.server.settings import Address, ServerSettings
+from apressure.events.server.settings import Address, ServerSettings, Tls
 
 logger = logging.getLogger("apressure.events.server")
+
+_BACKLOG: Final = 4096
 
 
 class EventServer:
@@ -50,25 +54,26 @@ class EventServer:
         async with Client(settings.url, durability=settings.durability) as client:
             queues = Queues(client)
             operations = Operations(client, queues, settings.workers)
-            listener = Listener(settings)
-            clients = listener.clients
-            clients.commands = Commands(settings, operations, Administration(queues), clients.counts)
-            await listener.open()
+            clients = Clients(settings, operations)
+            listener = await _listen(settings, clients)
             try:
                 async with asyncio.TaskGroup() as group:
-                    parts = [group.create_task(part) for part in (queues.run(), listener.look_after())]
-                    self._announce(listener.address)
-                    ready(listener.address)
-                    notify("READY=1", f"STATUS=listening on {listener.address}")
+                    parts = [group.create_task(part) for part in (queues.run(), clients.look_after())]
+                    address = Address(settings.listen.host, listener.sockets[0].getsockname()[1])
+                    self._announce(address)
+                    ready(address)
+                    notify("READY=1", f"STATUS=listening on {address}")
                     await self._stopping.wait()
                     notify("STOPPING=1")
                     logger.info("stopping", extra={"clients": len(clients.connections)})
-                    await listener.drain(settings.drain)
+                    listener.close()
+                    await clients.drain(settings.drain)
                     await operations.finish(settings.drain)
                     for part in parts:
                         part.cancel()
             finally:
-                listener.abort()
+                listener.close()
+                clients.abort()
                 queues.close()
         logger.info("stopped")
 
@@ -78,3 +83,47 @@ class EventServer:
             logger.info("only this machine can connect; --listen-addr :%d opens the server to others", address.port)
         elif self._settings.password is None:
             logger.warning("other machines can connect, and there is no password: set OKQ_PASSWORD")
+
+
+async def _listen(settings: ServerSettings, clients: Clients) -> asyncio.Server:
+    """Begin to listen.
+
+    Raises:
+        OSError: The address is in use, or not one of this machine.
+        ValueError: The certificate or the key is not valid.
+    """
+    listen, context = settings.listen, context_of(settings.tls) if settings.tls else None
+    try:
+        return await asyncio.get_running_loop().create_server(
+            lambda: Connection(clients), listen.host or None, listen.port, ssl=context, backlog=_BACKLOG
+        )
+    except OSError as error:
+        # The event loops put the address into strerror, in words of their own; a host's name has no errno above 0.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+        raise OSError(f"cannot listen on {listen}: {reason}. Choose another --listen-addr") from error
+
+
+def context_of(tls: Tls) -> ssl.SSLContext:
+    """Return the TLS settings of the listener.
+
+    Raises:
+        ValueError: A file cannot be read, or is not what it should be.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(tls.certificate, tls.key)
+        if tls.client_ca is not None:
+            context.load_verify_locations(tls.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(f"the certificate, key or client CA cannot be used: {error}") from None
+    return context
+
+
+def notify(*states: str) -> None:
+    """Send states such as `READY=1` to systemd, or what speaks its protocol (`NOTIFY_SOCKET`). Errors are discarded."""
+    place = os.environ.get("NOTIFY_SOCKET", "")
+    if place[:1] in ("/", "@"):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
+            one.setblocking(False)
+            one.sendto("\n".join(states).encode(), "\0" + place[1:] if place[0] == "@" else place)

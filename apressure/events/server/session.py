@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import hmac
 import uuid
 from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
 from apressure.events.server.outcomes import Outcome
 from apressure.events.server.queues import ServedQueue
-from apressure.events.server.wire.replies import ErrorReply
-from apressure.events.server.wire.requests import Limits
+from apressure.events.server.wire import Limits
 
 T = TypeVar("T")
 
@@ -89,30 +87,3 @@ class Session:
             self.interrupted = True
             if self.waiter is not None:
                 self.waiter.cancel()
-
-    def authenticate(self, arguments: Sequence[bytes], password: str | None) -> None:
-        """Carry out AUTH.
-
-        Args:
-            arguments: The password, perhaps with the user `default` before it.
-            password: The right password; None if there is none.
-
-        Raises:
-            ErrorReply: They are wrong, or there is no password.
-        """
-        *user, given = arguments
-        if password is None:
-            if user == [b"default"]:  # as Redis without a password: its user takes any
-                return
-            raise ErrorReply("ERR AUTH was sent, but this server has no password. Leave it out, or set one")
-        right = hmac.compare_digest(given, password.encode("utf-8", "surrogateescape"))
-        if not right or user not in ([], [b"default"]):
-            raise ErrorReply("WRONGPASS invalid username-password pair or user is disabled.")
-        self.authenticated = True
-
-    def describe(self) -> bytes:
-        """Return the line of CLIENT INFO and CLIENT LIST."""
-        told = b" ".join(b"lib-%b=%b" % (key, value) for key, value in self.library.items())
-        return b"id=%d addr=%b name=%b resp=%d queues=%d %b" % (
-            self.number, self.peer.encode(), self.name, self.protocol, len(self.registered), told,
-        )  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from apressure import validation
 from apressure.connection.settings import Durability
-from apressure.events.server.wire.requests import MIB, Limits
+from apressure.events.server.wire import MIB, Limits
 
 DEFAULT_PORT = 4777
 

@@ -25,7 +25,7 @@ from apressure.connection.settings import Durability
 from apressure.events.server.health import check
 from apressure.events.server.server import EventServer
 from apressure.events.server.settings import Address, ConnectionLimits, ServerSettings, Tls, redis_url
-from apressure.events.server.wire.requests import Limits
+from apressure.events.server.wire import Limits
 
 _logger = logging.getLogger("apressure.events.server")
 

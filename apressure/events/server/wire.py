@@ -1,23 +1,33 @@
-"""Bytes become commands: feed what a client sent, and take its commands.
+"""The wire format of Redis (RESP2 and RESP3), as a server sees it: bytes become commands, replies become bytes.
 
-The rule that this module keeps: whatever a client sends, memory stays below `Limits.command` plus what was fed and not
-taken, and each byte is looked at a fixed number of times. A client that breaks the protocol, or exceeds a limit, gets
-a `ProtocolError`; its connection cannot go on after that, because where the next command begins is unknown.
+The rule that this module keeps: no I/O, no clock, no event loop. Bytes are fed in and taken out. Whatever a client
+sends, memory stays below `Limits.command` plus what was fed and not taken, and each byte is looked at a fixed number of
+times. A client that breaks the protocol, or exceeds a limit, gets a `ProtocolError`; its connection cannot go on after
+that, because where the next command begins is unknown.
+
+| a reply | is sent as |
+| --- | --- |
+| `bytes` | a bulk string, binary safe |
+| `str` | a simple string, such as `OK` |
+| `int` | an integer |
+| `None` | nil: a null bulk string, in RESP3 a null |
+| `list` | an array |
+| `dict` | a map, in RESP2 an array of keys and values |
+| `ErrorReply` | an error |
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Generator, Iterator
-from typing import Final
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, Final
 
 from apressure import validation
 
 MIB: Final = 1 << 20
 _LONGEST_HEADER: Final = 32  # bytes of a line such as "*3" or "$1024", with its end
 _PIECE: Final = 1 << 14  # bytes that are split into lines together
-_DEPTH: Final = 1
 _ARRAY, _BULK = b"*$"  # the first bytes of an array and of a bulk string
 _BLANKS: Final = b" \t\n\r\v\f\0"
 _WORD: Final = re.compile(rb"""([^\s\0"']*+)(?:"((?:\\.|[^"\\])*+)"|'((?:\\'|[^'])*+)')?(?:[\s\0]++|\Z)""", re.DOTALL)
@@ -212,7 +222,7 @@ class RequestParser:
         if buffer[at] != mark:
             if buffer[at] == _ARRAY:
                 raise ProtocolError(
-                    f"Protocol error: arrays are nested deeper than {_DEPTH}; a command is an array of bulk strings"
+                    "Protocol error: arrays are nested deeper than 1; a command is an array of bulk strings"
                 )
             raise ProtocolError(f"Protocol error: an argument must begin with '$', not {chr(buffer[at])!r}")
         if end < 0:
@@ -271,3 +281,62 @@ def split_words(line: bytes) -> list[bytes]:
 def _unescaped(escape: re.Match[bytes]) -> bytes:
     digits, character = escape.groups()
     return bytes.fromhex(digits.decode()) if digits else _ESCAPED.get(character, character)
+
+
+Reply = Any
+"""See the table above. (Recursive types make callers cast.)"""
+
+NOTHING: Final = {2: b"$-1\r\n", 3: b"_\r\n"}
+_ENDS: Final = str.maketrans("\r\n", "  ")
+
+
+class ErrorReply(Exception):
+    """An error that the client gets, such as `ERR missing args`: its text is the reply, the first word the code."""
+
+
+def encode(reply: Reply, protocol: int = 2) -> bytes:
+    """Return a reply as bytes.
+
+    Args:
+        reply: One of the types in the table of this module.
+        protocol: The version of RESP, 2 or 3.
+
+    Raises:
+        TypeError: The reply, or a part of it, has another type.
+    """
+    if type(reply) is str and reply == "OK":
+        return b"+OK\r\n"
+    pieces: list[bytes] = []
+    _encode(reply, protocol, pieces.append)
+    return b"".join(pieces)
+
+
+def _encode(reply: Reply, protocol: int, add: Any) -> None:
+    if isinstance(reply, bytes):
+        add(b"$%d\r\n%b\r\n" % (len(reply), reply))
+    elif isinstance(reply, str):
+        add(b"+%b\r\n" % _line(reply))
+    elif reply is None:
+        add(NOTHING[protocol])
+    elif isinstance(reply, bool):
+        raise TypeError("a truth value is an integer on the wire: send 0 or 1")
+    elif isinstance(reply, int):
+        add(b":%d\r\n" % reply)
+    elif isinstance(reply, ErrorReply):
+        add(b"-%b\r\n" % _line(str(reply)))
+    elif isinstance(reply, dict):
+        add(b"%%%d\r\n" % len(reply) if protocol == 3 else b"*%d\r\n" % (2 * len(reply)))
+        for key, value in reply.items():
+            _encode(key, protocol, add)
+            _encode(value, protocol, add)
+    elif isinstance(reply, (list, Sequence)):  # (the usual one first, since an abstract class takes longer)
+        add(b"*%d\r\n" % len(reply))
+        for one in reply:
+            _encode(one, protocol, add)
+    else:
+        raise TypeError(f"a reply cannot be a {type(reply).__name__}")
+
+
+def _line(text: str) -> bytes:
+    # A name in an error may contain anything; an end of line would begin a reply of its own.
+    return text.translate(_ENDS).encode("utf-8", "surrogateescape")
