@@ -123,10 +123,6 @@ class Commands:
             return [error_reply(error)]
         return in_task(reply) if asyncio.iscoroutine(reply) else [reply]
 
-    def forget(self, session: Session) -> None:
-        """The client has gone."""
-        self._operations.forget(session)
-
     # Of the connection.
 
     def _select(self, session: Session, number: bytes) -> Reply:  # noqa: ARG002
@@ -156,14 +152,11 @@ class Commands:
         session.authenticated = True
         return "OK"
 
-    def _hello(self, session: Session, *arguments: bytes) -> Reply:
-        rest = list(arguments)
-        protocol, name = session.protocol, session.name
-        if rest:
-            given = rest.pop(0)
-            if given not in (b"2", b"3"):
-                raise ErrorReply("NOPROTO unsupported protocol version: this server speaks 2 and 3")
-            protocol = int(given)
+    def _hello(self, session: Session, version: bytes | None = None, *options: bytes) -> Reply:
+        protocol = {None: session.protocol, b"2": 2, b"3": 3}.get(version)
+        if protocol is None:
+            raise ErrorReply("NOPROTO unsupported protocol version: this server speaks 2 and 3")
+        name, rest = session.name, list(options)
         while rest:
             option = rest.pop(0).upper()
             if option == b"AUTH" and len(rest) >= 2:

@@ -8,10 +8,10 @@ read its replies.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 from apressure.events.server.commands import Commands, Pending
@@ -53,9 +53,8 @@ class Clients:
         self.limits = settings.limits
         self.polling = Polling()
         self.connections: set[Connection] = set()
+        self._operations = operations
         self._total = 0
-        self._gone = asyncio.Event()
-        self._gone.set()
         self._needs_password = settings.password is not None
 
     def add(self, connection: Connection) -> bool:
@@ -64,16 +63,13 @@ class Clients:
         if len(self.connections) >= self.limits.connections:
             return False
         self.connections.add(connection)
-        self._gone.clear()
         self._total += 1
         return True
 
     def discard(self, connection: Connection) -> None:
         """The client has gone."""
         self.connections.discard(connection)
-        if not self.connections:
-            self._gone.set()
-        self.commands.forget(connection.session)
+        self._operations.forget(connection.session)
 
     async def look_after(self) -> None:
         """Disconnect clients that are idle, do not read, or send on while they wait. It ends when it is cancelled."""
@@ -93,18 +89,14 @@ class Clients:
             timeout: Seconds after which clients whose commands still run are disconnected.
         """
         running = [one for one in list(self.connections) if one.stop()]
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await _ended(running)
+        await _wait_until(lambda: not any(one.is_busy for one in running), timeout)
         if late := [one for one in running if one.is_busy]:
             logger.warning("commands were still running when the server stopped", extra={"commands": len(late)})
             for one in late:
                 one.cancel()
-            await _ended(late)
+            await _wait_until(lambda: not any(one.is_busy for one in late), math.inf)
         self.abort()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOOK):
-                await self._gone.wait()  # each end deregisters a consumer
+        await _wait_until(lambda: not self.connections, LOOK)  # each end deregisters a consumer
 
     def abort(self) -> None:
         """Disconnect everybody at once."""
@@ -270,15 +262,14 @@ class Connection(asyncio.Protocol):
             done: What the first of the pending commands waited for, and is done now.
         """
         try:
-            answer = None if done is None else done.replies()
-            while answer is not None or (self._answer is None and not self._stalled_since):
-                if answer is None:
-                    if not self._pending and self._full:
-                        self._read_commands()
-                    if not self._pending:
-                        break
-                self._execute(answer)
-                answer = None
+            if done is not None:
+                self._execute(done.replies())
+            while self._answer is None and not self._stalled_since:
+                if not self._pending and self._full:
+                    self._read_commands()
+                if not self._pending:
+                    break
+                self._execute(None)
         except BaseException:
             self.transport.abort()  # the client must not take the reply of one command for that of another
             raise
@@ -346,9 +337,11 @@ class Connection(asyncio.Protocol):
             self._drop(f"the client has not read {limit} bytes of replies (--max-output-size)")
 
 
-async def _ended(running: Sequence[Connection]) -> None:
-    """Wait until no command of these clients runs: the server stops."""
-    while any(one.is_busy for one in running):  # noqa: ASYNC110 - once; an event would cost each connection memory
+async def _wait_until(done: Callable[[], bool], timeout: float) -> None:
+    """Wait until something is done, for so many seconds at most: the server stops."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + timeout
+    while not done() and loop.time() < end:  # noqa: ASYNC110 - only once; events would cost each connection memory
         await asyncio.sleep(0.01)
 
 

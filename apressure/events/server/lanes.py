@@ -12,7 +12,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, Final, Generic, TypeVar
 
 from apressure import logs
@@ -269,20 +269,15 @@ class PopLane(Lane[Found]):
         if isinstance(answer, Wait):
             return [(job, answer) for job in jobs]
         self._dead += logs.dead_letters("EventQueue", self._steps.name, answer.dead)
-        events, at = answer.events, 0
+        unseen, wanting = answer.events, deque(job for job in jobs if not job.done())
         settled: list[tuple[Job[Found], Found]] = []
-        again: list[Job[Found]] = []
-        for job in jobs:
-            if job.done():
-                continue
-            if mine := events[at : at + job.events]:
-                settled.append((job, mine))
-                at += len(mine)
-            else:
-                again.append(job)  # the step may have ended early, at large events: there may be more
-        if unseen := events[at:]:
+        while unseen and wanting:
+            job = wanting.popleft()
+            settled.append((job, unseen[: job.events]))
+            unseen = unseen[job.events :]
+        if unseen:
             self._steps.give_back_soon(unseen)
-        self._jobs.extendleft(reversed(again))
+        self._jobs.extendleft(reversed(wanting))  # the step may have ended early, at large events: there may be more
         return settled
 
 
@@ -309,11 +304,8 @@ class SettleLane(Lane[bytes]):
         return self._steps.send_settle(series, how, _work_of(jobs), how == "ack", self._answered)
 
     def _settle(self, jobs: Sequence[Job[bytes]], answer: bytes) -> list[tuple[Job[bytes], bytes]]:
-        settled, at = [], 0
-        for job in jobs:
-            settled.append((job, answer[at : at + job.events]))
-            at += job.events
-        return settled
+        ends = accumulate(job.events for job in jobs)
+        return [(job, answer[end - job.events : end]) for job, end in zip(jobs, ends, strict=True)]
 
 
 def _work_of(jobs: Sequence[Job[bytes]]) -> Sequence[Any]:

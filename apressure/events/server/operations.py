@@ -6,6 +6,7 @@ Single pushes, pops and acknowledgements, of which there are most, need no task:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import logging
@@ -62,7 +63,7 @@ class Operations:
         if first.noblock:
             return in_task(self._push_noblock(queue, lane, first))
         if len(first.events) > 1:
-            return in_task(self._complete(session, lane, first))
+            return in_task(_push_all(lane, first, None if first.nowait else session.wait))
         pushes = [first]
         option = [word.upper() for word in arguments[2:]]
         for others in more:
@@ -79,43 +80,24 @@ class Operations:
         if not letters and pushes[0].nowait:
             return [ErrorReply(_full(push, b"")) for push in pushes]
         if not letters:
-            return in_task(self._complete(session, lane, pushes[0], full=True))
+            return in_task(_push_all(lane, pushes[0], session.wait, full=True))
         return [
             "OK" if letter == PUSHED else _duplicate(push, b"d") for push, letter in zip(pushes, letters, strict=False)
         ]
-
-    async def _complete(self, session: Session, lane: PushLane, push: Push, *, full: bool = False) -> Reply:
-        """Push all events of one call, and wait for room."""
-        letters = bytearray()
-        try:
-            await _push_all(lane, push, letters, None if push.nowait else session.wait, full=full)
-        except Interrupted:
-            why = "the server stopped, or the connection ended, while the queue was full"
-            raise ErrorReply(f"ERR {why}: {_added(push, letters)}") from None
-        if len(letters) < len(push.events):
-            raise ErrorReply(_full(push, letters))
-        return _reply_to(push, letters)
 
     async def _push_noblock(self, queue: ServedQueue, lane: PushLane, push: Push) -> Reply:
         if len(self._background) >= self._workers:
             raise ErrorReply("ERR too busy to process NOBLOCK event")
         if await queue.is_limited():
-            letters = bytearray()
-            await _push_all(lane, push, letters)
-            if len(letters) < len(push.events):
-                raise ErrorReply(f"ERR queue full: {_added(push, letters)}")
-            return _reply_to(push, letters)
+            return await _push_all(lane, push, None)
         task = background.start(self._push_later(queue, lane, push), "a NOBLOCK push")
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return "OK"
 
     async def _push_later(self, queue: ServedQueue, lane: PushLane, push: Push) -> None:
-        async def wait(job: Outcome[bytes]) -> bytes:  # it got a bound meanwhile
-            return await job
-
         try:
-            await _push_all(lane, push, bytearray(), wait)
+            await _push_all(lane, push, lambda job: job)  # it waits if the queue got a bound meanwhile
         except PressureError as error:
             logger.error(  # noqa: TRY400 - the client was told OK
                 "a NOBLOCK push failed after its OK",
@@ -174,10 +156,9 @@ class Operations:
         self.queues.attach(queue)
         found: Found = EMPTY
         try:
-            await session.wait(self.queues.listening(queue))
-            found = await session.wait(queue.pop_soon(pop.most or 1, pop.want, pop.wait or 0.0))
-        except Interrupted:
-            pass
+            with contextlib.suppress(Interrupted):
+                await session.wait(self.queues.listening(queue))
+                found = await session.wait(queue.pop_soon(pop.most or 1, pop.want, pop.wait or 0.0))
         finally:
             self.queues.detach(queue)
         if session.gone and isinstance(found, list):
@@ -227,8 +208,9 @@ class Operations:
             return
         for queue in queues:
             self.queues.detach(queue)
-        task = background.start(self._forget(session.consumer, queues), "deregistering a client")
-        self._client.finish_before_close(task)
+        self._client.finish_before_close(
+            background.start(self._forget(session.consumer, queues), "deregistering a client")
+        )
 
     async def _forget(self, consumer: bytes, queues: Sequence[ServedQueue]) -> None:
         try:
@@ -279,35 +261,37 @@ class Operations:
 
 
 async def _push_all(
-    lane: PushLane, push: Push, letters: bytearray,
-    wait: Callable[[Outcome[bytes]], Awaitable[bytes]] | None = None, *, full: bool = False,
-) -> None:  # fmt: skip
-    """Push all events of one call, in order.
+    lane: PushLane, push: Push, wait: Callable[[Outcome[bytes]], Awaitable[bytes]] | None, *, full: bool = False
+) -> Reply:
+    """Push all events of one call, in order, and return the reply.
 
     Args:
         lane: The lane.
         push: The call.
-        letters: Gets a letter for each event; fewer if the queue is full.
         wait: Waits for the pushes that need room; None gives up instead.
         full: The queue is known to be full.
+
+    Raises:
+        ErrorReply: The queue is full, or the wait was interrupted.
     """
-    for chunk in chunks(push.events):
-        pushed = b"" if full else await lane.push(chunk, expected=push.created)
-        letters += pushed
-        if len(pushed) < len(chunk):
-            if wait is None:
-                return
-            full = True  # so it waits from now on, which ends when the queue is deleted
-            letters += await wait(lane.push(chunk[len(pushed) :], patient=True))
+    letters = bytearray()
+    try:
+        for chunk in chunks(push.events):
+            pushed = b"" if full else await lane.push(chunk, expected=push.created)
+            letters += pushed
+            if len(pushed) < len(chunk):
+                if wait is None:
+                    raise ErrorReply(_full(push, letters))
+                full = True  # so it waits from now on, which ends when the queue is deleted
+                letters += await wait(lane.push(chunk[len(pushed) :], patient=True))
+    except Interrupted:
+        why = "the server stopped, or the connection ended, while the queue was full"
+        raise ErrorReply(f"ERR {why}: {_added(push, letters)}") from None
+    return _duplicate(push, letters) if b"d" in letters else "OK"
 
 
 async def _unregister(consumer: bytes, queues: Sequence[ServedQueue]) -> None:
     await asyncio.gather(*(queue.unregister(consumer) for queue in queues))
-
-
-def _reply_to(push: Push, letters: bytes | bytearray) -> Reply:
-    """Return the reply to a push of these events."""
-    return _duplicate(push, letters) if b"d" in letters else "OK"
 
 
 def _duplicate(push: Push, letters: bytes | bytearray) -> ErrorReply:
@@ -318,11 +302,13 @@ def _duplicate(push: Push, letters: bytes | bytearray) -> ErrorReply:
     return ErrorReply(error)
 
 
-def _added(push: Push, letters: bytearray) -> str:
+def _added(push: Push, letters: bytes | bytearray) -> str:
     return f"{letters.count(b'k')} of {len(push.events)} events were added"
 
 
 def _full(push: Push, letters: bytes | bytearray) -> str:
+    if push.noblock:
+        return f"ERR queue full: {_added(push, letters)}"
     return f"ERR queue full: the first {len(letters)} of {len(push.events)} events are in the queue"
 
 
