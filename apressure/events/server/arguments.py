@@ -58,6 +58,27 @@ class Push(NamedTuple):
         created = option == b"CREATED"
         return cls(pairs, option == b"NOBLOCK", created or option == b"NOWAIT", created)
 
+    # What the client is told, given a letter for each event that was looked at: `k` pushed, `d` duplicate.
+
+    def duplicate(self, letters: bytes | bytearray) -> str:
+        """Return the error for events whose ids are in the queue already."""
+        error = f"ERR duplicate event {self.events[letters.index(b'd')][0].decode('utf-8', 'surrogateescape')}"
+        if len(letters) == 1:
+            return error
+        return (
+            f"{error} ({letters.count(b'd')} of {len(letters)} events are in the queue already; the others were added)"
+        )
+
+    def added(self, letters: bytes | bytearray) -> str:
+        """Return how many events were added."""
+        return f"{letters.count(b'k')} of {len(self.events)} events were added"
+
+    def full(self, letters: bytes | bytearray) -> str:
+        """Return the error for a queue without room for all events."""
+        if self.noblock:
+            return f"ERR queue full: {self.added(letters)}"
+        return f"ERR queue full: the first {len(letters)} of {len(self.events)} events are in the queue"
+
 
 class Pop(NamedTuple):
     """QRPOP.

@@ -33,9 +33,8 @@ from apressure.events.server.administration import (
     requeue,
 )  # fmt: skip
 from apressure.events.server.arguments import Arguments, quoted
-from apressure.events.server.operations import Operations
+from apressure.events.server.operations import Operations, Session
 from apressure.events.server.outcomes import Answer, Replies, error_reply, in_task
-from apressure.events.server.session import Session
 from apressure.events.server.wire import ErrorReply, ProtocolError, Reply
 
 logger = logging.getLogger("apressure.events.server")

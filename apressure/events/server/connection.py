@@ -15,14 +15,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from apressure.events.server.commands import Commands, Pending
-from apressure.events.server.operations import Operations
+from apressure.events.server.operations import Operations, Session
 from apressure.events.server.outcomes import Answer, Outcome, Replies
 from apressure.events.server.polling import Polling
-from apressure.events.server.session import UNAUTHENTICATED, Session
 from apressure.events.server.settings import ServerSettings
-from apressure.events.server.wire import ErrorReply, ProtocolError, RequestParser, encode
+from apressure.events.server.wire import ErrorReply, Limits, ProtocolError, RequestParser, encode
 
 logger = logging.getLogger("apressure.events.server")
+
+UNAUTHENTICATED: Final = Limits(bulk=16 * 1024, command=64 * 1024, arguments=16, inline=16 * 1024)
+"""What a client may send before AUTH."""
 
 READ_AHEAD: Final = 1 << 20
 """Bytes of commands that are read while others run."""
@@ -59,7 +61,9 @@ class Clients:
 
     def add(self, connection: Connection) -> bool:
         """Give a new client its session, and count it. Returns False if there are too many."""
-        connection.session = Session(self._total + 1, _peer_of(connection.transport), not self._needs_password)
+        peer = connection.transport.get_extra_info("peername")
+        text = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else "local"
+        connection.session = Session(self._total + 1, text, not self._needs_password)
         if len(self.connections) >= self.limits.connections:
             return False
         self.connections.add(connection)
@@ -343,9 +347,3 @@ async def _wait_until(done: Callable[[], bool], timeout: float) -> None:
     end = loop.time() + timeout
     while not done() and loop.time() < end:  # noqa: ASYNC110 - only once; events would cost each connection memory
         await asyncio.sleep(0.01)
-
-
-def _peer_of(transport: asyncio.BaseTransport) -> str:
-    """Return the client's address, as text."""
-    found = transport.get_extra_info("peername")
-    return f"{found[0]}:{found[1]}" if isinstance(found, tuple) and len(found) >= 2 else "local"

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import itertools
 import logging
+import operator
+import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final
+from typing import Any, TypeVar
 
 from apressure.concurrency import background
 from apressure.connection.client import Client
@@ -22,7 +25,6 @@ from apressure.events.server.arguments import Arguments, Pop, Push, chunks, read
 from apressure.events.server.lanes import Found, PushLane
 from apressure.events.server.outcomes import Answer, Outcome, Replies, in_task
 from apressure.events.server.queues import Queues, ServedQueue
-from apressure.events.server.session import Interrupted, Session
 from apressure.events.server.wire import ErrorReply, Reply
 from apressure.exceptions import PressureError, QueueClosedError
 
@@ -32,7 +34,76 @@ Calls = Iterable[Arguments]
 """The arguments of the same command for the same queue that came behind a command. Those that an operation does not
 answer are tried again."""
 
-PUSHED: Final = ord("k")
+T = TypeVar("T")
+
+
+class Interrupted(Exception):
+    """A command that waited ends early: its client has gone, or the server stops."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Session:
+    """The state of one connection that commands see and change.
+
+    Attributes:
+        number: The number of the connection, as CLIENT ID tells it.
+        peer: The client's address, for logs.
+        authenticated: The client has sent the password, or needs none.
+        protocol: The version of RESP.
+        name: The name that the client gave itself.
+        library: The client's library, as it says.
+        consumer: The id under which the client registers as a consumer.
+        registered: The queues that it is registered for.
+        gone: The connection has ended: nobody reads a reply.
+        leaving: Close the connection after the current reply.
+        interrupted: Nothing waits any more, since the client has gone or the server stops.
+        waiter: The task whose command waits.
+    """
+
+    number: int
+    peer: str
+    authenticated: bool
+    protocol: int = 2
+    name: bytes = b""
+    library: dict[bytes, bytes] = dataclasses.field(default_factory=dict)
+    consumer: bytes = dataclasses.field(default_factory=lambda: str(uuid.uuid4()).encode())
+    registered: Sequence[ServedQueue] = ()
+    gone: bool = False
+    leaving: bool = False
+    interrupted: bool = False
+    waiter: asyncio.Task[object] | None = None
+
+    async def wait(self, begin: Callable[..., Awaitable[T]], *arguments: Any, **options: Any) -> T:
+        """Wait for an operation, unless the client goes or the server stops meanwhile.
+
+        Args:
+            begin: Begins it. It is cancelled then, and must leave nothing behind.
+            arguments: What `begin` is called with.
+            options: The same.
+
+        Raises:
+            Interrupted: The client has gone, or the server stops.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        if self.interrupted:
+            raise Interrupted
+        self.waiter = task
+        try:
+            return await begin(*arguments, **options)
+        except asyncio.CancelledError:
+            if self.interrupted and task.uncancel() == 0:
+                raise Interrupted from None
+            raise
+        finally:
+            self.waiter = None
+
+    def interrupt(self) -> None:
+        """End the wait under way, and let no other begin."""
+        if not self.interrupted:
+            self.interrupted = True
+            if self.waiter is not None:
+                self.waiter.cancel()
 
 
 class Operations:
@@ -78,12 +149,11 @@ class Operations:
     ) -> Replies | Answer:
         letters = job.result()
         if not letters and pushes[0].nowait:
-            return [ErrorReply(_full(push, b"")) for push in pushes]
+            return [ErrorReply(push.full(b"")) for push in pushes]
         if not letters:
             return in_task(_push_all(lane, pushes[0], session.wait, full=True))
-        return [
-            "OK" if letter == PUSHED else _duplicate(push, b"d") for push, letter in zip(pushes, letters, strict=False)
-        ]
+        known = zip(pushes, letters, strict=False)
+        return ["OK" if letter == ord("k") else ErrorReply(push.duplicate(b"d")) for push, letter in known]
 
     async def _push_noblock(self, queue: ServedQueue, lane: PushLane, push: Push) -> Reply:
         if len(self._background) >= self._workers:
@@ -97,7 +167,7 @@ class Operations:
 
     async def _push_later(self, queue: ServedQueue, lane: PushLane, push: Push) -> None:
         try:
-            await _push_all(lane, push, lambda job: job)  # it waits if the queue got a bound meanwhile
+            await _push_all(lane, push, operator.call)  # it waits if the queue got a bound meanwhile
         except PressureError as error:
             logger.error(  # noqa: TRY400 - the client was told OK
                 "a NOBLOCK push failed after its OK",
@@ -143,13 +213,11 @@ class Operations:
             return [None]
         if first.want.lease:
             queue.expiry.look_in(first.want.lease / 1000)
-        replies, at = [], 0
+        replies = []
         for pop in pops:
-            mine = found[at : at + (pop.most or 1)]
-            if not mine:
-                break  # the step may have ended early, at large events: the others try again
-            replies.append(_shown(queue, pop, mine))
-            at += len(mine)
+            if found:  # the step may have ended early, at large events: the others try again
+                replies.append(_shown(queue, pop, found[: pop.most or 1]))
+                found = found[pop.most or 1 :]
         return replies
 
     async def _pop_soon(self, session: Session, queue: ServedQueue, pop: Pop) -> Reply:
@@ -157,8 +225,8 @@ class Operations:
         found: Found = EMPTY
         try:
             with contextlib.suppress(Interrupted):
-                await session.wait(self.queues.listening(queue))
-                found = await session.wait(queue.pop_soon(pop.most or 1, pop.want, pop.wait or 0.0))
+                await session.wait(self.queues.listening, queue)
+                found = await session.wait(queue.pop_soon, pop.most or 1, pop.want, pop.wait or 0.0)
         finally:
             self.queues.detach(queue)
         if session.gone and isinstance(found, list):
@@ -183,22 +251,20 @@ class Operations:
 
     async def register(self, session: Session, *names: bytes) -> Reply:
         """QREGISTER [queue ...]: register a client for queues, instead of those before."""
-        wanted = self.queues.several(names)  # checks the names
-        fresh = [queue for queue in wanted if queue not in session.registered]
-        gone = [queue for queue in session.registered if queue not in wanted]
+        wanted, before = self.queues.several(names), session.registered  # this checks the names
         # If the client goes meanwhile, `forget` undoes this part.
         session.registered = wanted
-        for queue in fresh:
+        for queue in wanted:
             self.queues.attach(queue)
-        for queue in gone:
+        for queue in before:
             self.queues.detach(queue)
         await asyncio.gather(
-            *(self.queues.listening(queue) for queue in fresh),
-            *(queue.register(session.consumer) for queue in fresh),
-            *(queue.unregister(session.consumer) for queue in gone),
+            *(self.queues.listening(queue) for queue in wanted),
+            *(queue.register(session.consumer) for queue in wanted),
+            *(queue.unregister(session.consumer) for queue in before if queue not in wanted),
         )
         if session.gone:
-            await _unregister(session.consumer, wanted)
+            await self._forget(session.consumer, wanted)
         return "OK"
 
     def forget(self, session: Session) -> None:
@@ -214,7 +280,7 @@ class Operations:
 
     async def _forget(self, consumer: bytes, queues: Sequence[ServedQueue]) -> None:
         try:
-            await _unregister(consumer, queues)
+            await asyncio.gather(*(queue.unregister(consumer) for queue in queues))
         except PressureError as error:
             logger.warning("a consumer that has gone is still listed for 30 s", extra={"reason": str(error)})
 
@@ -222,7 +288,7 @@ class Operations:
         """QNOTIFY timeout"""
         timeout = seconds(given, "timeout")
         try:
-            queue = await session.wait(self.queues.wait_for_event(session.registered, timeout))
+            queue = await session.wait(self.queues.wait_for_event, session.registered, timeout)
         except Interrupted:
             return None
         return None if queue is None else queue.steps.name.encode("utf-8", "surrogateescape")
@@ -261,14 +327,14 @@ class Operations:
 
 
 async def _push_all(
-    lane: PushLane, push: Push, wait: Callable[[Outcome[bytes]], Awaitable[bytes]] | None, *, full: bool = False
+    lane: PushLane, push: Push, wait: Callable[..., Awaitable[bytes]] | None, *, full: bool = False
 ) -> Reply:
     """Push all events of one call, in order, and return the reply.
 
     Args:
         lane: The lane.
         push: The call.
-        wait: Waits for the pushes that need room; None gives up instead.
+        wait: Waits for pushes that need room, as `Session.wait` does; None gives up instead.
         full: The queue is known to be full.
 
     Raises:
@@ -281,35 +347,13 @@ async def _push_all(
             letters += pushed
             if len(pushed) < len(chunk):
                 if wait is None:
-                    raise ErrorReply(_full(push, letters))
+                    raise ErrorReply(push.full(letters))
                 full = True  # so it waits from now on, which ends when the queue is deleted
-                letters += await wait(lane.push(chunk[len(pushed) :], patient=True))
+                letters += await wait(lane.push, chunk[len(pushed) :], patient=True)
     except Interrupted:
         why = "the server stopped, or the connection ended, while the queue was full"
-        raise ErrorReply(f"ERR {why}: {_added(push, letters)}") from None
-    return _duplicate(push, letters) if b"d" in letters else "OK"
-
-
-async def _unregister(consumer: bytes, queues: Sequence[ServedQueue]) -> None:
-    await asyncio.gather(*(queue.unregister(consumer) for queue in queues))
-
-
-def _duplicate(push: Push, letters: bytes | bytearray) -> ErrorReply:
-    shown = push.events[letters.index(b"d")][0].decode("utf-8", "surrogateescape")
-    error = f"ERR duplicate event {shown}"
-    if len(letters) > 1:
-        error += f" ({letters.count(b'd')} of {len(letters)} events are in the queue already; the others were added)"
-    return ErrorReply(error)
-
-
-def _added(push: Push, letters: bytes | bytearray) -> str:
-    return f"{letters.count(b'k')} of {len(push.events)} events were added"
-
-
-def _full(push: Push, letters: bytes | bytearray) -> str:
-    if push.noblock:
-        return f"ERR queue full: {_added(push, letters)}"
-    return f"ERR queue full: the first {len(letters)} of {len(push.events)} events are in the queue"
+        raise ErrorReply(f"ERR {why}: {push.added(letters)}") from None
+    return ErrorReply(push.duplicate(letters)) if b"d" in letters else "OK"
 
 
 def _acked(counts: Sequence[int], job: Outcome[bytes]) -> Replies:

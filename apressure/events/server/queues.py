@@ -131,11 +131,8 @@ class ServedQueue:
 
     def wake_one(self) -> None:
         """Have the next client in QRPOP try."""
-        while self._line:
-            future = self._line.popleft()
-            if not future.done():
-                future.set_result(None)
-                return
+        if self._line:
+            self._line.popleft().set_result(None)
 
     async def count_events(self) -> int:
         """Return how many events wait that clients can have: none while the queue is paused."""
@@ -183,18 +180,14 @@ class ServedQueue:
                     if isinstance(found, list):
                         return found
                     want = want._replace(expected=want.expected or found.created)
-                    try:
-                        async with asyncio.timeout_at(deadline):
-                            await bell
-                    except TimeoutError:
+                    await asyncio.wait((bell,), timeout=deadline - loop.time())
+                    if not bell.done():
                         return found
                 finally:
-                    if bell.done() and not bell.cancelled():
+                    if bell.done():
                         owed = True
                     else:
-                        bell.cancel()
-                        with contextlib.suppress(ValueError):
-                            self._line.remove(bell)
+                        self._line.remove(bell)
         finally:
             if owed:
                 self.wake_one()
@@ -213,11 +206,8 @@ class ServedQueue:
         return self._limited[1]
 
     async def _learn_limit(self) -> None:
-        try:
+        with contextlib.suppress(PressureError):  # then what was known last is taken
             status = await self.steps.status()
-        except PressureError as error:
-            logger.debug("the bound is not known", extra={"queue": self.steps.name, "reason": str(error)})
-        else:
             self._limited = (asyncio.get_running_loop().time(), bool(status.bound or status.closed))
 
 
@@ -299,12 +289,8 @@ class Queues:
             for queue, events in zip(queues, found, strict=True):
                 if events:
                     return queue
-            if not timeout:
-                return None
-            async with asyncio.timeout(timeout):
-                return await future
-        except TimeoutError:
-            return None
+            await asyncio.wait((future,), timeout=timeout)
+            return future.result() if future.done() else None
         finally:
             for queue in queues:
                 queue.notified.discard(future)

@@ -159,12 +159,9 @@ async def check_health(address: Address, password: str | None, tls: ssl.SSLConte
                 await _ask(reader, writer, b"QRPEEK", PROBE)
             finally:
                 writer.close()
-    except TimeoutError:
-        raise ServerUnavailableError(
-            f"the server at {host}:{address.port} did not answer in {timeout:g} seconds"
-        ) from None
     except (OSError, asyncio.IncompleteReadError) as error:
-        reason = str(error) or "it closed the connection"
+        late = isinstance(error, TimeoutError)
+        reason = f"it did not answer in {timeout:g} seconds" if late else str(error) or "it closed the connection"
         raise ServerUnavailableError(
             f"the server at {host}:{address.port} cannot be reached: {reason}. Is it running, and is the address right?"
         ) from None

@@ -119,26 +119,20 @@ class RequestParser:
             return None
         command = None if self._unfinished else self._usual()
         if command is None:
-            command = self._go_on()
+            self._commands = self._commands or self._any_commands()
+            try:
+                command = next(self._commands)
+            except ProtocolError as error:
+                self._error = error
+                self._buffer, self._at, self._held, self._lines = b"", 0, 0, []
+                raise
+            self._unfinished = command is None
         if self._at == len(self._buffer):
             self._buffer, self._at, self._split = b"", 0, 0
         elif command is None and self._at:
             self._buffer = bytearray(self._buffer[self._at :])
             self._split -= self._at
             self._at = 0
-        return command
-
-    def _go_on(self) -> list[bytes] | None:
-        """Take a command in any form, as far as it has come; None if more bytes are needed."""
-        if self._commands is None:
-            self._commands = self._any_commands()
-        try:
-            command = next(self._commands)
-        except ProtocolError as error:
-            self._error = error
-            self._buffer, self._at, self._held, self._lines = b"", 0, 0, []
-            raise
-        self._unfinished = command is None
         return command
 
     def _usual(self) -> list[bytes] | None:
