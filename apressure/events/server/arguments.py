@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from apressure.events.engine.steps import MAX_EVENTS, Claim, Want
 from apressure.events.server.wire import ErrorReply
@@ -18,8 +18,6 @@ MOST: Final = 1_000
 MOST_ATTEMPTS: Final = 10**12
 LONGEST_ERROR: Final = 1_000
 """Bytes of an error of QFAIL."""
-
-T = TypeVar("T")
 
 Arguments = Sequence[bytes]
 """What stands behind the name of a queue."""
@@ -50,10 +48,8 @@ class Push(NamedTuple):
         rest = [*arguments]
         option = rest.pop().upper() if len(rest) % 2 == 1 else b""
         if option not in (b"", b"NOBLOCK", b"NOWAIT", b"CREATED"):
-            raise ErrorReply(
-                "ERR syntax error: the last argument is neither NOBLOCK, nor NOWAIT, nor CREATED, nor the contents of "
-                "an event"
-            )
+            wrong = "neither NOBLOCK, nor NOWAIT, nor CREATED, nor the contents of an event"
+            raise ErrorReply(f"ERR syntax error: the last argument is {wrong}")
         pairs = list(zip(rest[::2], rest[1::2], strict=True))
         created = option == b"CREATED"
         return cls(pairs, option == b"NOBLOCK", created or option == b"NOWAIT", created)
@@ -112,10 +108,8 @@ class Pop(NamedTuple):
         while rest:
             option = rest.pop(0).upper()
             if option not in _POP_OPTIONS:
-                raise ErrorReply(
-                    "ERR syntax error: QRPOP has the options EX, WAIT, COUNT, LIMIT, NOACK, CREATED and TELL, not "
-                    f"{quoted(option)}"
-                )
+                known = "EX, WAIT, COUNT, LIMIT, NOACK, CREATED and TELL"
+                raise ErrorReply(f"ERR syntax error: QRPOP has the options {known}, not {quoted(option)}")
             read = _POP_OPTIONS[option]
             if read is not None and not rest:
                 raise ErrorReply(f"ERR syntax error: {option.decode()} needs a value")
@@ -139,7 +133,7 @@ def claims_of(ids: Sequence[bytes]) -> list[Claim]:
     return [(one, b"") for one in ids]
 
 
-def chunks(whole: Sequence[T]) -> list[Sequence[T]]:
+def chunks(whole: Sequence[Any]) -> list[Sequence[Any]]:
     """Split events, or claims on them, into what single steps may have."""
     return [whole[at : at + MAX_EVENTS] for at in range(0, len(whole), MAX_EVENTS)]
 

@@ -42,7 +42,7 @@ logger = logging.getLogger("apressure.events.server")
 Pending = deque[list[bytes] | ProtocolError]
 """Commands that were read, and perhaps a last one that is none."""
 
-_ANY: Final = None
+_ANY: Final = sys.maxsize
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Command:
     Attributes:
         usage: How it is called, for people.
         least: The fewest arguments, without its name.
-        most: The most; None for no limit.
+        most: The most.
         run: Carries it out, given the session and the arguments one by one, and returns the reply.
         summary: What it does.
         shares: `run` is given the session, the name of the queue, the other arguments, and those of the same calls for
@@ -63,16 +63,11 @@ class Command:
 
     usage: str
     least: int
-    most: int | None
+    most: int
     run: Callable[..., Any]
     summary: str
     shares: bool = False
     is_open: bool = False
-
-    @property
-    def arity(self) -> int:
-        """The number of words, its name included; a negative one is the least."""
-        return 1 + self.least if self.least == self.most else -1 - self.least
 
 
 class Commands:
@@ -108,10 +103,9 @@ class Commands:
             return [ErrorReply("NOAUTH Authentication required.")]
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("command", extra={"client": session.peer, "command": command[0].decode().upper()})
-        given = len(command) - 1
-        if given < found.least:
+        if len(command) <= found.least:
             return [ErrorReply("ERR missing args")]
-        if found.most is not None and given > found.most:
+        if len(command) > found.most + 1:
             return [ErrorReply(f"ERR too many args: {found.usage}")]
         try:
             if found.shares:
@@ -194,10 +188,8 @@ class Commands:
             case b"SETINFO", (key, value) if key.upper() in (b"LIB-NAME", b"LIB-VER"):
                 session.library[key[4:].lower()] = _checked_name(value)
                 return "OK"
-        raise ErrorReply(
-            f"ERR unknown subcommand or wrong arguments for CLIENT '{_shown(what)}'. There are ID, INFO, GETNAME, "
-            "SETNAME and SETINFO"
-        )
+        known = "There are ID, INFO, GETNAME, SETNAME and SETINFO"
+        raise ErrorReply(f"ERR unknown subcommand or wrong arguments for CLIENT '{_shown(what)}'. {known}")
 
     def _command(self, session: Session, what: bytes = b"INFO", *names: bytes) -> Reply:  # noqa: ARG002
         if what.upper() == b"COUNT" and not names:
@@ -206,7 +198,11 @@ class Commands:
         if what.upper() == b"DOCS":
             return {name: {b"summary": one.summary.encode(), b"group": b"queue"} for name, one in chosen if one}
         if what.upper() == b"INFO":
-            return [one and [name, one.arity, [], 0, 0, 0] for name, one in chosen]
+            # The arity counts the command's name; a negative one is the least.
+            return [
+                one and [name, (1 + one.least) * (1 if one.least == one.most else -1), [], 0, 0, 0]
+                for name, one in chosen
+            ]
         raise ErrorReply(f"ERR unknown subcommand '{_shown(what)}' of COMMAND. There are COUNT, DOCS and INFO")
 
     def _info(self, session: Session, *sections: bytes) -> Reply:  # noqa: ARG002
@@ -269,10 +265,9 @@ class Commands:
 
 def _alike(found: Command, pending: Pending) -> Iterator[Arguments]:
     """Give the arguments of those behind the first command that are the same one for the same queue."""
-    name, queue = pending[0][:2]  # type: ignore[index]
-    most = sys.maxsize if found.most is None else found.most
+    start = pending[0][:2]  # type: ignore[index]
     for one in itertools.islice(pending, 1, None):
-        if not isinstance(one, list) or not found.least < len(one) <= most + 1 or one[0] != name or one[1] != queue:
+        if not isinstance(one, list) or not found.least < len(one) <= found.most + 1 or one[:2] != start:
             return
         yield one[2:]
 

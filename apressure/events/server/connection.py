@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from apressure.events.server.commands import Commands, Pending
 from apressure.events.server.operations import Operations, Session
-from apressure.events.server.outcomes import Answer, Outcome, Replies
-from apressure.events.server.polling import Polling
+from apressure.events.server.outcomes import Answer, Outcome, Polling, Replies
 from apressure.events.server.settings import ServerSettings
 from apressure.events.server.wire import ErrorReply, Limits, ProtocolError, RequestParser, encode
 
@@ -77,12 +76,10 @@ class Clients:
 
     async def look_after(self) -> None:
         """Disconnect clients that are idle, do not read, or send on while they wait. It ends when it is cancelled."""
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(LOOK)
-            now = loop.time()
             for connection in list(self.connections):
-                connection.look(now)
+                connection.look()
 
     async def drain(self, timeout: float) -> None:
         """Let commands under way end, and disconnect everybody.
@@ -170,8 +167,7 @@ class Connection(asyncio.Protocol):
         self.session.interrupt()
         return self.is_busy and not self._parted  # keeps the connection open until the last reply
 
-    def connection_lost(self, error: Exception | None) -> None:
-        del error
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
         self._eof = self.session.gone = True
         self._forget()
         self.session.interrupt()
@@ -187,16 +183,14 @@ class Connection(asyncio.Protocol):
 
     # The server calls these.
 
-    def look(self, now: float) -> None:
+    def look(self) -> None:
         """Disconnect the client if it is idle, does not read, or sends on while it waits."""
-        limits = self._clients.limits
+        limits, now = self._clients.limits, asyncio.get_running_loop().time()
         if limits.stalled and self._stalled_since and now - self._stalled_since > limits.stalled:
             self._drop(f"the client has read nothing for {limits.stalled:g} seconds (--stalled-timeout)")
         elif self.session.waiter is not None and self._full:
-            self._refuse(
-                f"ERR more than {limits.pipeline} commands, or {READ_AHEAD} bytes, came while a command waits: "
-                "read its reply first (--max-pipeline)"
-            )
+            more = f"more than {limits.pipeline} commands, or {READ_AHEAD} bytes, came while a command waits"
+            self._refuse(f"ERR {more}: read its reply first (--max-pipeline)")
         elif limits.idle and not self.is_busy and now - self._last_seen > limits.idle:
             self._refuse(f"ERR idle for {limits.idle:g} seconds: connection closed (--idle-timeout)")
 
@@ -238,22 +232,18 @@ class Connection(asyncio.Protocol):
         # The limits change with AUTH: what follows it is parsed after it.
         most, parser.limits = (limits.pipeline, limits.wire) if self.session.authenticated else (0, UNAUTHENTICATED)
         try:
-            while len(pending) <= most and parser.taken < READ_AHEAD:
-                command = parser.next_command()
-                if command is None:
-                    if self._full:
-                        self._full = False
-                        self._set_reading(True)
-                    return
+            while not (full := len(pending) > most or parser.taken >= READ_AHEAD):
+                if (command := parser.next_command()) is None:
+                    break
                 pending.append(command)
         except ProtocolError as error:
             pending.append(error)
             self._parser, self._full = None, False
             self._set_reading(False)
         else:
-            if not self._full:
-                self._full = True
-                self._set_reading(False)
+            if full != self._full:
+                self._full = full
+                self._set_reading(not full)
 
     def _set_reading(self, on: bool) -> None:
         if not self.transport.is_closing():  # uvloop's transports would raise

@@ -46,12 +46,10 @@ class Expiry:
         """Put back what has expired, in so many seconds, unless that happens earlier anyhow."""
         loop = asyncio.get_running_loop()
         due = loop.time() + seconds
-        if self._look is not None:
-            if self._due <= due:
-                return
-            self._look.cancel()
-        self._due = due
-        self._look = loop.call_at(due, lambda: background.start(self._heal(), "putting expired events back"))
+        if self._look is None or due < self._due:
+            self.close()
+            self._due = due
+            self._look = loop.call_at(due, lambda: background.start(self._heal(), "putting expired events back"))
 
     def close(self) -> None:
         """Look no more: the server stops."""

@@ -169,10 +169,8 @@ class Operations:
         try:
             await _push_all(lane, push, operator.call)  # it waits if the queue got a bound meanwhile
         except PressureError as error:
-            logger.error(  # noqa: TRY400 - the client was told OK
-                "a NOBLOCK push failed after its OK",
-                extra={"queue": queue.steps.name, "events": len(push.events), "reason": str(error)},
-            )
+            told = {"queue": queue.steps.name, "events": len(push.events), "reason": str(error)}
+            logger.error("a NOBLOCK push failed after its OK", extra=told)  # noqa: TRY400 - the client was told OK
 
     # Popping and acknowledging.
 
@@ -274,9 +272,8 @@ class Operations:
             return
         for queue in queues:
             self.queues.detach(queue)
-        self._client.finish_before_close(
-            background.start(self._forget(session.consumer, queues), "deregistering a client")
-        )
+        task = background.start(self._forget(session.consumer, queues), "deregistering a client")
+        self._client.finish_before_close(task)
 
     async def _forget(self, consumer: bytes, queues: Sequence[ServedQueue]) -> None:
         try:
@@ -287,10 +284,9 @@ class Operations:
     async def notify(self, session: Session, given: bytes) -> Reply:
         """QNOTIFY timeout"""
         timeout = seconds(given, "timeout")
-        try:
+        queue: ServedQueue | None = None
+        with contextlib.suppress(Interrupted):
             queue = await session.wait(self.queues.wait_for_event, session.registered, timeout)
-        except Interrupted:
-            return None
         return None if queue is None else queue.steps.name.encode("utf-8", "surrogateescape")
 
     # Looking at queues.
@@ -301,10 +297,8 @@ class Operations:
             names = tuple(name.encode("utf-8", "surrogateescape") for name in await active_queues(self._client))
         queues = [self.queues[name] for name in names]  # checks the names
         found = await asyncio.gather(*(queue.steps.status() for queue in queues))
-        return [
-            [name, one.waiting + one.claimed, one.claimed, one.consumers]
-            for name, one in zip(names, found, strict=True)
-        ]
+        known = zip(names, found, strict=True)
+        return [[name, one.waiting + one.claimed, one.claimed, one.consumers] for name, one in known]
 
     async def info(self, session: Session, *names: bytes) -> Reply:
         """QINFO [queue ...]"""

@@ -92,8 +92,8 @@ class ServedQueue:
         try:
             await self.steps.register(*self.consumers)
         except PressureError as error:
-            extra = {"queue": self.steps.name, "reason": str(error)}
-            logger.warning("consumers cannot give a sign of life", extra=extra)
+            told = {"queue": self.steps.name, "reason": str(error)}
+            logger.warning("consumers cannot give a sign of life", extra=told)
 
     # Who waits for events.
 
@@ -226,8 +226,7 @@ class Queues:
         self._channels: dict[bytes, ServedQueue] = {}
 
     def __getitem__(self, name: bytes) -> ServedQueue:
-        queue = self._queues.get(name)
-        if queue is None:
+        if (queue := self._queues.get(name)) is None:
             queue = ServedQueue(self._client, name.decode("utf-8", "surrogateescape"))
             if len(self._queues) >= self._most:
                 self._queues = {name: one for name, one in self._queues.items() if not one.is_idle}

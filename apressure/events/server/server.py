@@ -149,14 +149,15 @@ async def check_health(address: Address, password: str | None, tls: ssl.SSLConte
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
-    host = address.host or "127.0.0.1"
+    host, commands = address.host or "127.0.0.1", [[b"QRPEEK", PROBE]]
+    if password is not None:
+        commands.insert(0, [b"AUTH", password.encode("utf-8", "surrogateescape")])
     try:
         async with asyncio.timeout(timeout):
             reader, writer = await asyncio.open_connection(host, address.port, ssl=tls)
             try:
-                if password is not None:
-                    await _ask(reader, writer, b"AUTH", password.encode("utf-8", "surrogateescape"))
-                await _ask(reader, writer, b"QRPEEK", PROBE)
+                writer.write(b"".join(map(encode, commands)))
+                replies = [await reader.readuntil(b"\r\n") for _ in commands]  # what else comes is not looked at
             finally:
                 writer.close()
     except (OSError, asyncio.IncompleteReadError) as error:
@@ -165,14 +166,9 @@ async def check_health(address: Address, password: str | None, tls: ssl.SSLConte
         raise ServerUnavailableError(
             f"the server at {host}:{address.port} cannot be reached: {reason}. Is it running, and is the address right?"
         ) from None
+    for reply in replies:
+        if reply.startswith(b"-"):
+            text = reply[1:].decode(errors="replace").strip()
+            kind = AuthenticationError if text.startswith(("NOAUTH", "WRONGPASS")) else ServerError
+            raise kind(f"the server answers with an error: {text}", code=text.partition(" ")[0])
     return loop.time() - began
-
-
-async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *words: bytes) -> None:
-    """Send a command. An error reply is raised; what else comes is not looked at."""
-    writer.write(encode(words))
-    line = await reader.readuntil(b"\r\n")
-    if line.startswith(b"-"):
-        text = line[1:].decode(errors="replace").strip()
-        kind = AuthenticationError if text.startswith(("NOAUTH", "WRONGPASS")) else ServerError
-        raise kind(f"the server answers with an error: {text}", code=text.partition(" ")[0])

@@ -39,6 +39,9 @@ _ESCAPED: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\
 class ProtocolError(Exception):
     """The bytes are no command, or exceed a limit. The text is the error reply, without its `ERR`."""
 
+    def __str__(self) -> str:
+        return f"Protocol error: {self.args[0]}"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
@@ -83,7 +86,7 @@ class RequestParser:
         self._lines: list[bytes] = []  # the next bytes of the buffer, split at the ends of lines
         self._line = 0  # the one where the next command begins
         self._split = 0  # up to here the buffer was split into lines
-        self._held = 0  # bytes of the arguments that `_commands` has taken
+        self._held = 0  # bytes of the arguments of the command that `_commands` is in the middle of
         self._commands: Iterator[list[bytes] | None] | None = None  # once it is needed: most clients do without
         self._unfinished = False  # whether it is in the middle of one
         self._error: ProtocolError | None = None
@@ -180,27 +183,22 @@ class RequestParser:
             while (count := self._number(self.limits.arguments, "the number of arguments", _ARRAY)) is None:
                 yield None
             arguments: list[bytes] = []
-            size = 0
             while len(arguments) < count:
                 while (length := self._number(self.limits.bulk, "the length of an argument")) is None:
-                    self._held = size
                     yield None
-                if size + length > self.limits.command:
-                    raise ProtocolError(
-                        f"Protocol error: the command is longer than {self.limits.command} bytes; "
-                        "send several smaller ones, or raise --max-command-size"
-                    )
+                if self._held + length > self.limits.command:
+                    what = f"the command is longer than {self.limits.command} bytes"
+                    raise ProtocolError(f"{what}; send several smaller ones, or raise --max-command-size")
                 while (stop := self._at + length) + 2 > len(self._buffer):
-                    self._held = size
                     yield None
                 if self._buffer[stop : stop + 2] != b"\r\n":
-                    raise ProtocolError("Protocol error: an argument is longer than its length says")
+                    raise ProtocolError("an argument is longer than its length says")
                 arguments.append(bytes(self._buffer[self._at : stop]))
-                size += length
+                self._held += length
                 self._at = stop + 2
             if arguments:
+                self.taken += self._held
                 self._held = 0
-                self.taken += size
                 yield arguments
 
     def _number(self, most: int, meaning: str, mark: int = _BULK) -> int | None:
@@ -215,21 +213,19 @@ class RequestParser:
             return None
         if buffer[at] != mark:
             if buffer[at] == _ARRAY:
-                raise ProtocolError(
-                    "Protocol error: arrays are nested deeper than 1; a command is an array of bulk strings"
-                )
-            raise ProtocolError(f"Protocol error: an argument must begin with '$', not {chr(buffer[at])!r}")
+                raise ProtocolError("arrays are nested deeper than 1; a command is an array of bulk strings")
+            raise ProtocolError(f"an argument must begin with '$', not {chr(buffer[at])!r}")
         if end < 0:
             if len(buffer) - at >= _LONGEST_HEADER:
-                raise ProtocolError(f"Protocol error: {meaning} is not a number")
+                raise ProtocolError(f"{meaning} is not a number")
             return None
         if digits.isdigit():
-            raise ProtocolError(f"Protocol error: {meaning} is {int(digits)}, and the limit is {most}")
+            raise ProtocolError(f"{meaning} is {int(digits)}, and the limit is {most}")
         if mark == _ARRAY and digits[:1] == b"-" and digits[1:].isdigit():
             self._at = end + 2
             return 0
         shown = bytes(digits).decode("ascii", "backslashreplace")
-        raise ProtocolError(f"Protocol error: {meaning} must be a number, not {shown!r}")
+        raise ProtocolError(f"{meaning} must be a number, not {shown!r}")
 
     def _inline(self) -> Generator[None, None, list[bytes]]:
         """Take a line of words."""
@@ -238,7 +234,7 @@ class RequestParser:
             end = self._buffer.find(b"\n", self._at + searched)
             searched = (len(self._buffer) if end < 0 else end) - self._at
             if searched > limits.inline:
-                raise ProtocolError(f"Protocol error: an inline command is longer than {limits.inline} bytes")
+                raise ProtocolError(f"an inline command is longer than {limits.inline} bytes")
             if end >= 0:
                 break
             yield
@@ -246,9 +242,7 @@ class RequestParser:
         self._at = end + 1
         words = split_words(line)
         if len(words) > limits.arguments:
-            raise ProtocolError(
-                f"Protocol error: the number of arguments is {len(words)}, and the limit is {limits.arguments}"
-            )
+            raise ProtocolError(f"the number of arguments is {len(words)}, and the limit is {limits.arguments}")
         return words
 
 
@@ -258,14 +252,12 @@ def split_words(line: bytes) -> list[bytes]:
     Raises:
         ProtocolError: A quote has no end, or a word follows it without a space.
     """
-    if b'"' not in line and b"'" not in line:
-        return line.replace(b"\0", b" ").split()
     words: list[bytes] = []
     line, at = line.strip(_BLANKS), 0
     while at < len(line):
         word = _WORD.match(line, at)
         if word is None:
-            raise ProtocolError("Protocol error: unbalanced quotes in an inline command")
+            raise ProtocolError("unbalanced quotes in an inline command")
         plain, escaped, literal = word.groups(b"")
         words.append(plain + _ESCAPE.sub(_unescaped, escaped) + literal.replace(rb"\'", b"'"))
         at = word.end()
