@@ -17,21 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from apressure.events.server.administration import (
-    close,
-    create,
-    dead,
-    delete,
-    extend,
-    fail,
-    flush,
-    give_back,
-    look,
-    pause,
-    peek,
-    purge,
-    requeue,
-)  # fmt: skip
+from apressure.events.server import administration as admin
 from apressure.events.server.arguments import Arguments, quoted
 from apressure.events.server.operations import Operations, Session
 from apressure.events.server.outcomes import Answer, Replies, error_reply, in_task
@@ -217,36 +203,37 @@ class Commands:
         return lambda _, name, *arguments: run(self._operations.queues[name], *arguments, **how)
 
     def _all(self) -> list[Command]:
-        own, of_queue = self._operations, self._of_queue
+        own, of = self._operations, self._of_queue
         return [
             Command("QLPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED]", 3, _ANY, own.push,
                     "Adds events at the left end, the last ones in line", shares=True),
             Command("QRPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED]", 3, _ANY,
                     functools.partial(own.push, front=True), "Adds events at the right end, the next ones in line",
                     shares=True),
-            Command("QLPEEK queue", 1, 1, of_queue(peek, newest=True), "Shows the event that was pushed last"),
-            Command("QRPEEK queue", 1, 1, of_queue(peek, newest=False), "Shows the event that is next"),
+            Command("QLPEEK queue", 1, 1, of(admin.peek, newest=True), "Shows the event that was pushed last"),
+            Command("QRPEEK queue", 1, 1, of(admin.peek, newest=False), "Shows the event that is next"),
             Command("QRPOP queue [EX seconds] [WAIT seconds] [COUNT number] [LIMIT number] [NOACK] [CREATED] [TELL]",
                     1, 12, own.pop, "Takes the next event", shares=True),
             Command("QACK queue id [id ...] [REDO]", 2, _ANY, own.ack, "Acknowledges events, or gives them back",
                     shares=True),
-            Command("QFAIL queue id error [id error ...]", 3, _ANY, of_queue(fail), "Gives back events, and says why"),
-            Command("QRETURN queue id [id ...]", 2, _ANY, of_queue(give_back), "Gives back events nobody has seen"),
-            Command("QEXTEND queue id seconds", 3, 3, of_queue(extend), "Gives the consumer of an event more time"),
+            Command("QFAIL queue id error [id error ...]", 3, _ANY, of(admin.fail), "Gives back events, and says why"),
+            Command("QRETURN queue id [id ...]", 2, _ANY, of(admin.give_back),
+                    "Gives back events that nobody has seen"),
+            Command("QEXTEND queue id seconds", 3, 3, of(admin.extend), "Gives the consumer of an event more time"),
             Command("QREGISTER [queue ...]", 0, _ANY, own.register, "Registers for these queues only"),
             Command("QNOTIFY timeout", 1, 1, own.notify, "Waits until a registered queue has an event"),
-            Command("QFLUSH queue", 1, 1, of_queue(flush), "Removes all events of a queue"),
+            Command("QFLUSH queue", 1, 1, of(admin.flush), "Removes all events of a queue"),
             Command("QSTATUS [queue ...]", 0, _ANY, own.status, "Counts events and consumers, for programs"),
             Command("QINFO [queue ...]", 0, _ANY, own.info, "Counts events and consumers, for people"),
-            Command("QCREATE queue bound", 2, 2, of_queue(create), "Creates a queue; 0 is no bound"),
-            Command("QDELETE queue", 1, 1, of_queue(delete), "Deletes a queue with all its events"),
-            Command("QCLOSE queue [CREATED]", 1, 2, of_queue(close), "Closes a queue: nothing more can be pushed"),
-            Command("QPAUSE queue", 1, 1, of_queue(pause, on=True), "Stops the consumers of a queue"),
-            Command("QRESUME queue", 1, 1, of_queue(pause, on=False), "Ends a pause"),
-            Command("QPURGE queue count", 2, 2, of_queue(purge), "Removes events that wait, and none in flight"),
-            Command("QLOOK queue", 1, 1, of_queue(look), "Tells all about a queue, for programs"),
-            Command("QDEAD queue passed count", 3, 3, of_queue(dead), "Shows dead letters, as the server keeps them"),
-            Command("QREQUEUE queue count [letter ...]", 2, _ANY, of_queue(requeue), "Moves dead letters back"),
+            Command("QCREATE queue bound", 2, 2, of(admin.create), "Creates a queue; 0 is no bound"),
+            Command("QDELETE queue", 1, 1, of(admin.delete), "Deletes a queue with all its events"),
+            Command("QCLOSE queue [CREATED]", 1, 2, of(admin.close), "Closes a queue: nothing more can be pushed"),
+            Command("QPAUSE queue", 1, 1, of(admin.pause, on=True), "Stops the consumers of a queue"),
+            Command("QRESUME queue", 1, 1, of(admin.pause, on=False), "Ends a pause"),
+            Command("QPURGE queue count", 2, 2, of(admin.purge), "Removes events that wait, and none in flight"),
+            Command("QLOOK queue", 1, 1, of(admin.look), "Tells all about a queue, for programs"),
+            Command("QDEAD queue passed count", 3, 3, of(admin.dead), "Shows dead letters, as the server keeps them"),
+            Command("QREQUEUE queue count [letter ...]", 2, _ANY, of(admin.requeue), "Moves dead letters back"),
             Command("PING [message]", 0, 1, lambda _, message="PONG": message, "Answers PONG, or the message",
                     is_open=True),
             Command("ECHO message", 1, 1, lambda _, message: message, "Answers the message"),

@@ -209,9 +209,11 @@ class PushLane(Lane[bytes]):
         return bool(self._jobs)
 
     def _unpark(self, parked: asyncio.Future[None]) -> None:
-        # The server may refuse to let us wait, for lack of rights: look now and then.
-        refused = not parked.cancelled() and parked.exception() is not None
-        asyncio.get_running_loop().call_later(1.0 if refused else 0.0, self._look)
+        if not parked.cancelled() and parked.exception() is not None:
+            # The server refuses to let us wait, for lack of rights: look now and then.
+            asyncio.get_running_loop().call_later(1.0, self._look)
+        else:
+            self._look()
 
     def _look(self) -> None:
         self._parked = False

@@ -206,9 +206,11 @@ class ServedQueue:
         return self._limited[1]
 
     async def _learn_limit(self) -> None:
-        with contextlib.suppress(PressureError):  # then what was known last is taken
+        try:
             status = await self.steps.status()
             self._limited = (asyncio.get_running_loop().time(), bool(status.bound or status.closed))
+        except PressureError as error:
+            logger.debug("the bound is not known", extra={"queue": self.steps.name, "reason": str(error)})
 
 
 class Queues:

@@ -160,9 +160,11 @@ async def check_health(address: Address, password: str | None, tls: ssl.SSLConte
                 replies = [await reader.readuntil(b"\r\n") for _ in commands]  # what else comes is not looked at
             finally:
                 writer.close()
+    except TimeoutError:
+        late = f"the server at {host}:{address.port} did not answer in {timeout:g} seconds"
+        raise ServerUnavailableError(late) from None
     except (OSError, asyncio.IncompleteReadError) as error:
-        late = isinstance(error, TimeoutError)
-        reason = f"it did not answer in {timeout:g} seconds" if late else str(error) or "it closed the connection"
+        reason = str(error) or "it closed the connection"
         raise ServerUnavailableError(
             f"the server at {host}:{address.port} cannot be reached: {reason}. Is it running, and is the address right?"
         ) from None
