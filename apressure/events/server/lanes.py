@@ -12,7 +12,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 
 from apressure import logs
@@ -300,8 +300,11 @@ class SettleLane(Lane[bytes]):
         return self._steps.send_settle(series, jobs[0].how, _work_of(jobs), jobs[0].how == "ack", self._answered)
 
     def _settle(self, jobs: Sequence[Job[bytes]], answer: bytes) -> list[tuple[Job[bytes], bytes]]:
-        ends = accumulate(job.events for job in jobs)
-        return [(job, answer[end - job.events : end]) for job, end in zip(jobs, ends, strict=True)]
+        settled, at = [], 0
+        for job in jobs:
+            settled.append((job, answer[at : at + job.events]))
+            at += job.events
+        return settled
 
 
 def _work_of(jobs: Sequence[Job[bytes]]) -> Sequence[Any]:

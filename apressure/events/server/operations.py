@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-import itertools
 import logging
 import operator
 import uuid
@@ -351,8 +350,11 @@ async def _push_all(
 
 
 def _acked(counts: Sequence[int], job: Outcome[bytes]) -> Replies:
-    letters, ends = job.result(), itertools.accumulate(counts)
-    return [letters.count(b"1", end - count, end) for count, end in zip(counts, ends, strict=True)]
+    letters, at, replies = job.result(), 0, []
+    for count in counts:
+        replies.append(letters.count(b"1", at, at + count))
+        at += count
+    return replies
 
 
 def _shown(queue: ServedQueue, pop: Pop, found: Found) -> Reply:
