@@ -8,8 +8,7 @@ import hiredis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from apressure.events.server.wire.replies import encode
-from apressure.events.server.wire.requests import ProtocolError, RequestParser
+from apressure.events.server.wire import ProtocolError, RequestParser, encode
 from tests.chaos.support import often
 from tests.unit.events.test_requests import SMALL, commands, packed
 

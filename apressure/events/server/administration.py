@@ -1,82 +1,127 @@
-"""The commands about a queue as a whole: its bound, its end, pauses, dead letters. Only servers of ours have them."""
+"""The commands that need nothing but a queue: each function takes the queue, and the arguments behind its name.
+
+Several of them, such as a queue's bound, its end, pauses and dead letters, only servers of ours have.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from apressure.events.engine.steps import MAX_EVENTS
-from apressure.events.server.arguments import Arguments, number, quoted
-from apressure.events.server.queues import Queues
-from apressure.events.server.session import Session
-from apressure.events.server.wire.replies import ErrorReply, Reply
+from apressure.events.server.arguments import LONGEST_ERROR, chunks, claims_of, number, quoted, seconds
+from apressure.events.server.queues import ServedQueue
+from apressure.events.server.wire import ErrorReply, Reply
 from apressure.exceptions import QueueClosedError, ServerError
 
 MAX_BOUND: Final = 10**12
 _MOST_LETTERS: Final = 1000
 
 
-class Administration:
-    """What these commands do.
+async def peek(queue: ServedQueue, *, newest: bool) -> Reply:
+    """QLPEEK queue, QRPEEK queue"""
+    event = await queue.steps.peek(newest)
+    return None if event is None else [event.id, event.contents]
 
-    Args:
-        queues: The queues that are in use.
-    """
 
-    def __init__(self, queues: Queues) -> None:
-        self._queues = queues
+async def flush(queue: ServedQueue) -> Reply:
+    """QFLUSH queue"""
+    await queue.steps.flush()
+    return "OK"
 
-    async def create(self, session: Session, arguments: Arguments) -> Reply:
-        """QCREATE queue bound"""
-        return int(await self._queues[arguments[0]].steps.create(number(arguments[1], "bound", MAX_BOUND, least=0)))
 
-    async def delete(self, session: Session, arguments: Arguments) -> Reply:
-        """QDELETE queue"""
-        queue = self._queues[arguments[0]]
-        try:
-            created = (await queue.steps.status()).created
-        except ServerError:
-            created = True  # it is damaged: deleting it is how to mend it
-        await queue.steps.delete()
-        if created:
-            queue.note_end()
-        return "OK"
+# What was popped.
 
-    async def close(self, session: Session, arguments: Arguments) -> Reply:
-        """QCLOSE queue [CREATED]"""
-        name, *options = arguments
-        if [one.upper() for one in options] not in ([], [b"CREATED"]):
-            raise ErrorReply(f"ERR syntax error: QCLOSE has the option CREATED, not {quoted(options[0])}")
-        queue = self._queues[name]
-        try:
-            await queue.steps.close(bool(options))
-        except QueueClosedError:
-            return 0
+
+async def settle_all(queue: ServedQueue, claims: Sequence[Sequence[bytes]], how: str) -> int:
+    """Settle any number of events, and return how many were settled."""
+    done = 0
+    for chunk in reversed(chunks(claims)):  # what goes back later comes first
+        done += (await queue.settling.settle(chunk, how)).count(b"1")
+    return done
+
+
+async def give_back(queue: ServedQueue, *ids: bytes) -> Reply:
+    """QRETURN queue id [id ...]"""
+    return await settle_all(queue, claims_of(ids), "unseen")
+
+
+async def fail(queue: ServedQueue, *rest: bytes) -> Reply:
+    """QFAIL queue id error [id error ...]"""
+    if len(rest) % 2:
+        raise ErrorReply("ERR missing args")
+    ids, errors = rest[::2], rest[1::2]
+    if (longest := max(map(len, errors))) > LONGEST_ERROR:
+        raise ErrorReply(f"ERR bad error value: it has {longest} bytes, and the most is {LONGEST_ERROR}")
+    return await settle_all(queue, [(one, b"", why) for one, why in zip(ids, errors, strict=True)], "fail")
+
+
+async def extend(queue: ServedQueue, event: bytes, given: bytes) -> Reply:
+    """QEXTEND queue id seconds"""
+    lease = seconds(given, "seconds")
+    (done,) = (await queue.steps.extend([(event, b"")], lease)).outcomes
+    if done:
+        queue.expiry.look_in(lease)
+    return int(done)
+
+
+# The queue as a whole.
+
+
+async def create(queue: ServedQueue, bound: bytes) -> Reply:
+    """QCREATE queue bound"""
+    return int(await queue.steps.create(number(bound, "bound", MAX_BOUND, least=0)))
+
+
+async def delete(queue: ServedQueue) -> Reply:
+    """QDELETE queue"""
+    try:
+        created = (await queue.steps.status()).created
+    except ServerError:
+        created = True  # it is damaged: deleting it is how to mend it
+    await queue.steps.delete()
+    if created:
         queue.note_end()
-        return 1
+    return "OK"
 
-    async def pause(self, session: Session, arguments: Arguments, *, on: bool) -> Reply:
-        """QPAUSE queue, QRESUME queue"""
-        return int(await self._queues[arguments[0]].steps.pause(on))
 
-    async def purge(self, session: Session, arguments: Arguments) -> Reply:
-        """QPURGE queue count"""
-        return await self._queues[arguments[0]].steps.purge(number(arguments[1], "count", MAX_EVENTS))
+async def close(queue: ServedQueue, *options: bytes) -> Reply:
+    """QCLOSE queue [CREATED]"""
+    if [one.upper() for one in options] not in ([], [b"CREATED"]):
+        raise ErrorReply(f"ERR syntax error: QCLOSE has the option CREATED, not {quoted(options[0])}")
+    try:
+        await queue.steps.close(bool(options))
+    except QueueClosedError:
+        return 0
+    queue.note_end()
+    return 1
 
-    async def look(self, session: Session, arguments: Arguments) -> Reply:
-        """QLOOK queue"""
-        status = await self._queues[arguments[0]].steps.status()
-        return [
-            int(status.exists), int(status.created), status.bound, int(status.closed), int(status.paused),
-            status.waiting, status.claimed, status.consumers, status.dead,
-        ]  # fmt: skip
 
-    async def dead(self, session: Session, arguments: Arguments) -> Reply:
-        """QDEAD queue passed count"""
-        name, passed, most = arguments
-        begin, count = number(passed, "passed", MAX_BOUND, least=0), number(most, "count", _MOST_LETTERS)
-        return [*await self._queues[name].steps.dead_letters(begin, count)]
+async def pause(queue: ServedQueue, *, on: bool) -> Reply:
+    """QPAUSE queue, QRESUME queue"""
+    return int(await queue.steps.pause(on))
 
-    async def requeue(self, session: Session, arguments: Arguments) -> Reply:
-        """QREQUEUE queue count [letter ...]"""
-        name, most, *letters = arguments
-        return await self._queues[name].steps.requeue(number(most, "count", MAX_EVENTS), letters)
+
+async def purge(queue: ServedQueue, count: bytes) -> Reply:
+    """QPURGE queue count"""
+    return await queue.steps.purge(number(count, "count", MAX_EVENTS))
+
+
+async def look(queue: ServedQueue) -> Reply:
+    """QLOOK queue"""
+    status = await queue.steps.status()
+    return [
+        int(status.exists), int(status.created), status.bound, int(status.closed), int(status.paused),
+        status.waiting, status.claimed, status.consumers, status.dead,
+    ]  # fmt: skip
+
+
+async def dead(queue: ServedQueue, passed: bytes, count: bytes) -> Reply:
+    """QDEAD queue passed count"""
+    begin, most = number(passed, "passed", MAX_BOUND, least=0), number(count, "count", _MOST_LETTERS)
+    return await queue.steps.dead_letters(begin, most)
+
+
+async def requeue(queue: ServedQueue, count: bytes, *letters: bytes) -> Reply:
+    """QREQUEUE queue count [letter ...]"""
+    return await queue.steps.requeue(number(count, "count", MAX_EVENTS), letters)

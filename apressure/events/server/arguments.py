@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from apressure.events.engine.steps import Want
-from apressure.events.server.wire.replies import ErrorReply
+from apressure.events.engine.steps import MAX_EVENTS, Claim, Want
+from apressure.events.server.wire import ErrorReply
 
 DEFAULT_LEASE: Final = 30.0
 """Seconds that a consumer has for QACK, if QRPOP has no EX (specification, "QRPOP")."""
@@ -20,91 +19,81 @@ MOST_ATTEMPTS: Final = 10**12
 LONGEST_ERROR: Final = 1_000
 """Bytes of an error of QFAIL."""
 
-
 Arguments = Sequence[bytes]
-"""What stands behind the name of a command."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Command:
-    """One command.
-
-    Attributes:
-        usage: How it is called, for people.
-        least: The fewest arguments, without its name.
-        most: The most; None for no limit.
-        run: Carries it out, given the session and the arguments, and returns the reply.
-        summary: What it does.
-        shares: `run` is also given the arguments of the same calls for the same queue that are pipelined behind it. It
-            returns an `Answer` for as many of them as can share its step.
-        is_open: Clients may call it before AUTH.
-    """
-
-    usage: str
-    least: int
-    most: int | None
-    run: Callable[..., Any]
-    summary: str
-    shares: bool = False
-    is_open: bool = False
+"""What stands behind the name of a queue."""
 
 
 class Push(NamedTuple):
     """QLPUSH or QRPUSH.
 
     Attributes:
-        queue: The queue's name, as it came.
         events: Ids and contents; the first one is pushed first.
         noblock: Answer as soon as possible.
         nowait: Do not wait for room.
         created: The queue must have been created.
     """
 
-    queue: bytes
     events: Sequence[tuple[bytes, bytes]]
     noblock: bool
     nowait: bool = False
     created: bool = False
 
     @classmethod
-    def read(cls, arguments: Sequence[bytes]) -> Push:
-        """Read `queue id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED]`; CREATED does not wait either.
+    def read(cls, arguments: Arguments) -> Push:
+        """Read `id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED]`; CREATED does not wait either.
 
         Raises:
             ErrorReply: An id has no contents, or the option is unknown.
         """
-        queue, *rest = arguments
+        rest = [*arguments]
         option = rest.pop().upper() if len(rest) % 2 == 1 else b""
         if option not in (b"", b"NOBLOCK", b"NOWAIT", b"CREATED"):
-            raise ErrorReply(
-                "ERR syntax error: the last argument is neither NOBLOCK, nor NOWAIT, nor CREATED, nor the contents of "
-                "an event"
-            )
+            wrong = "neither NOBLOCK, nor NOWAIT, nor CREATED, nor the contents of an event"
+            raise ErrorReply(f"ERR syntax error: the last argument is {wrong}")
         pairs = list(zip(rest[::2], rest[1::2], strict=True))
         created = option == b"CREATED"
-        return cls(queue, pairs, option == b"NOBLOCK", created or option == b"NOWAIT", created)
+        return cls(pairs, option == b"NOBLOCK", created or option == b"NOWAIT", created)
+
+    # What the client is told, given a letter for each event that was looked at: `k` pushed, `d` duplicate.
+
+    def duplicate(self, letters: bytes | bytearray) -> str:
+        """Return the error for events whose ids are in the queue already."""
+        error = f"ERR duplicate event {self.events[letters.index(b'd')][0].decode('utf-8', 'surrogateescape')}"
+        if len(letters) == 1:
+            return error
+        return (
+            f"{error} ({letters.count(b'd')} of {len(letters)} events are in the queue already; the others were added)"
+        )
+
+    def added(self, letters: bytes | bytearray) -> str:
+        """Return how many events were added."""
+        return f"{letters.count(b'k')} of {len(self.events)} events were added"
+
+    def full(self, letters: bytes | bytearray) -> str:
+        """Return the error for a queue without room for all events."""
+        if self.noblock:
+            return f"ERR queue full: {self.added(letters)}"
+        return f"ERR queue full: the first {len(letters)} of {len(self.events)} events are in the queue"
 
 
 class Pop(NamedTuple):
     """QRPOP.
 
     Attributes:
-        queue: The queue's name, as it came.
         want: What the step is told beside the number of events.
         most: How many events at most; None for one that is not in an array.
         wait: Seconds to wait for an event, and to say that the queue is closed; None for neither.
         tell: Say how often each event was delivered, or why there is none.
     """
 
-    queue: bytes
     want: Want
     most: int | None = None
     wait: float | None = None
     tell: bool = False
 
     @classmethod
-    def read(cls, arguments: Sequence[bytes]) -> Pop:
-        """Read `queue` and the options EX, WAIT, COUNT and LIMIT with a number, NOACK, CREATED and TELL, in any order.
+    def read(cls, arguments: Arguments) -> Pop:
+        """Read the options EX, WAIT, COUNT and LIMIT with a number, NOACK, CREATED and TELL, in any order.
 
         NOACK, a word of older okqs that released clients send, is EX 0. The first PHP client sends the seconds
         without EX: that number is ignored, as okq ignores it.
@@ -112,50 +101,41 @@ class Pop(NamedTuple):
         Raises:
             ErrorReply: An option is unknown, has no value, or a wrong one.
         """
-        queue, *rest = arguments
+        rest = [*arguments]
         if rest and rest[0].isdigit():
             del rest[0]
         given: dict[bytes, Any] = {}
         while rest:
             option = rest.pop(0).upper()
             if option not in _POP_OPTIONS:
-                raise ErrorReply(
-                    "ERR syntax error: QRPOP has the options EX, WAIT, COUNT, LIMIT, NOACK, CREATED and TELL, not "
-                    f"{quoted(option)}"
-                )
+                known = "EX, WAIT, COUNT, LIMIT, NOACK, CREATED and TELL"
+                raise ErrorReply(f"ERR syntax error: QRPOP has the options {known}, not {quoted(option)}")
             read = _POP_OPTIONS[option]
             if read is not None and not rest:
                 raise ErrorReply(f"ERR syntax error: {option.decode()} needs a value")
             given[option] = read is None or read(rest.pop(0))
         lease = 0.0 if b"NOACK" in given else given.get(b"EX", DEFAULT_LEASE)
         want = Want(int(lease * 1000), given.get(b"LIMIT", 0), b"CREATED" in given)
-        return cls(queue, want, given.get(b"COUNT"), given.get(b"WAIT"), b"TELL" in given)
+        return cls(want, given.get(b"COUNT"), given.get(b"WAIT"), b"TELL" in given)
 
 
-class Ack(NamedTuple):
-    """QACK.
+def read_ack(arguments: Arguments) -> tuple[list[Claim], bool]:
+    """Read `id [id ...] [REDO]`, and return claims on the events, and whether to give them back.
 
-    Attributes:
-        queue: The queue's name, as it came.
-        claims: The events, as `EventSteps.send_settle` takes them.
-        redo: Give them back.
+    A last word REDO after an id is the option.
     """
-
-    queue: bytes
-    claims: list[tuple[bytes, bytes]]
-    redo: bool
-
-    @classmethod
-    def read(cls, arguments: Sequence[bytes]) -> Ack:
-        """Read `queue id [id ...] [REDO]`. A last word REDO after an id is the option."""
-        queue, *ids = arguments
-        redo = len(ids) > 1 and ids[-1].upper() == b"REDO"
-        return cls(queue, claims_of(ids[:-1] if redo else ids), redo)
+    redo = len(arguments) > 1 and arguments[-1].upper() == b"REDO"
+    return claims_of(arguments[:-1] if redo else arguments), redo
 
 
-def claims_of(ids: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+def claims_of(ids: Sequence[bytes]) -> list[Claim]:
     """Return claims on events, whoever made them."""
     return [(one, b"") for one in ids]
+
+
+def chunks(whole: Sequence[Any]) -> list[Sequence[Any]]:
+    """Split events, or claims on them, into what single steps may have."""
+    return [whole[at : at + MAX_EVENTS] for at in range(0, len(whole), MAX_EVENTS)]
 
 
 def seconds(given: bytes, what: str) -> float:

@@ -9,22 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
-from apressure.concurrency.settle import set_result_once
 from apressure.events.server.commands import Commands, Pending
-from apressure.events.server.outcomes import Answer, Outcome, Replies
-from apressure.events.server.polling import Polling
-from apressure.events.server.session import UNAUTHENTICATED, Session
+from apressure.events.server.operations import Operations, Session
+from apressure.events.server.outcomes import Answer, Outcome, Polling, Replies
 from apressure.events.server.settings import ServerSettings
-from apressure.events.server.wire.replies import ErrorReply, encode
-from apressure.events.server.wire.requests import ProtocolError, RequestParser
+from apressure.events.server.wire import ErrorReply, Limits, ProtocolError, RequestParser, encode
 
 logger = logging.getLogger("apressure.events.server")
 
+UNAUTHENTICATED: Final = Limits(bulk=16 * 1024, command=64 * 1024, arguments=16, inline=16 * 1024)
+"""What a client may send before AUTH."""
+
 READ_AHEAD: Final = 1 << 20
 """Bytes of commands that are read while others run."""
+
+LOOK: Final = 1.0
+"""Seconds between two looks at the clients: who is idle, who does not read."""
 
 LINGER: Final = 2.0
 """Seconds for which a client that was told the reason may still send, before the connection is closed."""
@@ -35,47 +40,72 @@ class Clients:
 
     Args:
         settings: What the server was told.
+        operations: What the commands for events do.
 
     Attributes:
-        commands: Carries commands out; set before the first client connects.
+        commands: Carries commands out.
         limits: What a client may use.
         polling: Keeps the event loop awake after a command.
         connections: The clients that are connected.
-        total: How many there have been.
-        gone: No client is connected.
     """
 
-    commands: Commands
-
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, operations: Operations) -> None:
+        self.commands = Commands(settings.password, operations, self._counts)
         self.limits = settings.limits
         self.polling = Polling()
         self.connections: set[Connection] = set()
-        self.total = 0
-        self.gone = asyncio.Event()
-        self.gone.set()
+        self._operations = operations
+        self._total = 0
         self._needs_password = settings.password is not None
 
     def add(self, connection: Connection) -> bool:
         """Give a new client its session, and count it. Returns False if there are too many."""
-        connection.session = Session(self.total + 1, peer_of(connection.transport), not self._needs_password)
+        peer = connection.transport.get_extra_info("peername")
+        text = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else "local"
+        connection.session = Session(self._total + 1, text, not self._needs_password)
         if len(self.connections) >= self.limits.connections:
             return False
         self.connections.add(connection)
-        self.gone.clear()
-        self.total += 1
+        self._total += 1
         return True
 
     def discard(self, connection: Connection) -> None:
         """The client has gone."""
         self.connections.discard(connection)
-        if not self.connections:
-            self.gone.set()
-        self.commands.forget(connection.session)
+        self._operations.forget(connection.session)
 
-    def counts(self) -> dict[str, int]:
-        """Return figures for INFO."""
-        return {"connected_clients": len(self.connections), "total_connections_received": self.total}
+    async def look_after(self) -> None:
+        """Disconnect clients that are idle, do not read, or send on while they wait. It ends when it is cancelled."""
+        while True:
+            await asyncio.sleep(LOOK)
+            for connection in list(self.connections):
+                connection.look()
+
+    async def drain(self, timeout: float) -> None:
+        """Let commands under way end, and disconnect everybody.
+
+        Commands that wait for events get nil; pushes that wait for room get an error, and have pushed nothing.
+
+        Args:
+            timeout: Seconds after which clients whose commands still run are disconnected.
+        """
+        running = [one for one in list(self.connections) if one.stop()]
+        await _wait_until(lambda: not any(one.is_busy for one in running), timeout)
+        if late := [one for one in running if one.is_busy]:
+            logger.warning("commands were still running when the server stopped", extra={"commands": len(late)})
+            for one in late:
+                one.cancel()
+            await _wait_until(lambda: not any(one.is_busy for one in late), math.inf)
+        self.abort()
+        await _wait_until(lambda: not self.connections, LOOK)  # each end deregisters a consumer
+
+    def abort(self) -> None:
+        """Disconnect everybody at once."""
+        for connection in list(self.connections):
+            connection.transport.abort()
+
+    def _counts(self) -> dict[str, int]:
+        return {"connected_clients": len(self.connections), "total_connections_received": self._total}
 
 
 class Connection(asyncio.Protocol):
@@ -87,13 +117,11 @@ class Connection(asyncio.Protocol):
     Attributes:
         session: What the client has said.
         transport: The connection itself.
-        last_seen: When the client has sent something, by the event loop's clock.
-        stalled_since: Since when the client reads nothing; 0 if it does.
     """
 
     __slots__ = (
-        "_answer", "_clients", "_ended", "_eof", "_full", "_parser", "_parted", "_pending", "last_seen", "session",
-        "stalled_since", "transport",
+        "_answer", "_clients", "_eof", "_full", "_last_seen", "_parser", "_parted", "_pending", "_stalled_since",
+        "session", "transport",
     )  # fmt: skip
 
     session: Session
@@ -105,34 +133,28 @@ class Connection(asyncio.Protocol):
         self._pending: Pending = deque()  # those that run are the first of them
         self._full = False  # so many are pending that reading has stopped
         self._answer: Answer | None = None
-        self._ended: asyncio.Future[None] | None = None
         self._eof = False
         self._parted = False
-        self.last_seen = 0.0
-        self.stalled_since = 0.0
+        self._last_seen = 0.0  # by the event loop's clock
+        self._stalled_since = 0.0  # since when the client reads nothing; 0 if it does
 
     @property
     def is_busy(self) -> bool:
         """Whether a command runs, or waits until the client reads."""
-        return self._full or bool(self._pending)
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether the client has sent more commands than may wait behind one that waits."""
-        return self.session.waiter is not None and self._full
+        return self._full or bool(self._pending) or self._answer is not None
 
     # The transport calls these.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
-        self.last_seen = asyncio.get_running_loop().time()
+        self._last_seen = asyncio.get_running_loop().time()
         if not self._clients.add(self):
-            self.refuse("ERR max number of clients reached")
+            self._refuse("ERR max number of clients reached")
 
     def data_received(self, data: bytes) -> None:
         if self._parser is None:
             return
-        self.last_seen = asyncio.get_running_loop().time()
+        self._last_seen = asyncio.get_running_loop().time()
         self._clients.polling.command()
         self._parser.feed(data)
         self._read_commands()
@@ -143,56 +165,60 @@ class Connection(asyncio.Protocol):
         # carried out; nothing waits for events or room any more.
         self._eof = True
         self.session.interrupt()
-        return self.is_busy  # keeps the connection open until the last reply
+        return self.is_busy and not self._parted  # keeps the connection open until the last reply
 
-    def connection_lost(self, error: Exception | None) -> None:
-        del error
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
         self._eof = self.session.gone = True
         self._forget()
         self.session.interrupt()
-        if self._answer is None:
-            self._end()
         self._clients.discard(self)
 
     def pause_writing(self) -> None:
-        self.stalled_since = asyncio.get_running_loop().time()
+        self._stalled_since = asyncio.get_running_loop().time()
 
     def resume_writing(self) -> None:
-        self.stalled_since = 0.0
+        self._stalled_since = 0.0
         if not self._parted:
             self._go_on()
 
     # The server calls these.
 
-    def refuse(self, text: str) -> None:
+    def look(self) -> None:
+        """Disconnect the client if it is idle, does not read, or sends on while it waits."""
+        limits, now = self._clients.limits, asyncio.get_running_loop().time()
+        if limits.stalled and self._stalled_since and now - self._stalled_since > limits.stalled:
+            self._drop(f"the client has read nothing for {limits.stalled:g} seconds (--stalled-timeout)")
+        elif self.session.waiter is not None and self._full:
+            more = f"more than {limits.pipeline} commands, or {READ_AHEAD} bytes, came while a command waits"
+            self._refuse(f"ERR {more}: read its reply first (--max-pipeline)")
+        elif limits.idle and not self.is_busy and now - self._last_seen > limits.idle:
+            self._refuse(f"ERR idle for {limits.idle:g} seconds: connection closed (--idle-timeout)")
+
+    def _refuse(self, text: str) -> None:
         """Send an error, and close the connection."""
         logger.info("connection refused", extra={"client": self.session.peer, "reason": text})
         self._write(encode(ErrorReply(text)))
         self._part()
 
-    def drop(self, reason: str) -> None:
+    def _drop(self, reason: str) -> None:
         """Close the connection at once; what the client has not read is lost."""
         logger.warning("connection dropped", extra={"client": self.session.peer, "reason": reason})
         self.transport.abort()
 
-    def stop(self) -> asyncio.Future[None] | None:
-        """Read no further command. Return what completes when those that were read have ended, if there are any."""
+    def stop(self) -> bool:
+        """Read no further command. Returns whether some that were read have not ended."""
         self._set_reading(False)
         self._eof, self._parser, self._full = True, None, False
         self.session.interrupt()
         if not self._pending:
             self.transport.close()
-            return None
-        self._ended = asyncio.get_running_loop().create_future()
-        return self._ended
+        return bool(self._pending)
 
     def cancel(self) -> None:
         """Cancel the commands that run, and carry out no other: the server stops."""
         self._forget()
         if self._answer is not None:
             self._answer.future.cancel()
-        else:
-            self._end()
 
     # Commands and replies.
 
@@ -206,22 +232,18 @@ class Connection(asyncio.Protocol):
         # The limits change with AUTH: what follows it is parsed after it.
         most, parser.limits = (limits.pipeline, limits.wire) if self.session.authenticated else (0, UNAUTHENTICATED)
         try:
-            while len(pending) <= most and parser.taken < READ_AHEAD:
-                command = parser.next_command()
-                if command is None:
-                    if self._full:
-                        self._full = False
-                        self._set_reading(True)
-                    return
+            while not (full := len(pending) > most or parser.taken >= READ_AHEAD):
+                if (command := parser.next_command()) is None:
+                    break
                 pending.append(command)
         except ProtocolError as error:
             pending.append(error)
             self._parser, self._full = None, False
             self._set_reading(False)
         else:
-            if not self._full:
-                self._full = True
-                self._set_reading(False)
+            if full != self._full:
+                self._full = full
+                self._set_reading(not full)
 
     def _set_reading(self, on: bool) -> None:
         if not self.transport.is_closing():  # uvloop's transports would raise
@@ -234,22 +256,19 @@ class Connection(asyncio.Protocol):
             done: What the first of the pending commands waited for, and is done now.
         """
         try:
-            answer = None if done is None else done.replies()
-            while answer is not None or (self._answer is None and not self.stalled_since):
-                if answer is None:
-                    if not self._pending and self._full:
-                        self._read_commands()
-                    if not self._pending:
-                        break
-                self._execute(answer)
-                answer = None
+            if done is not None:
+                self._execute(done.replies())
+            while self._answer is None and not self._stalled_since:
+                if not self._pending and self._full:
+                    self._read_commands()
+                if not self._pending:
+                    break
+                self._execute(None)
         except BaseException:
             self.transport.abort()  # the client must not take the reply of one command for that of another
             raise
-        if not self.is_busy:
-            if self._eof or self.session.leaving:
-                self._part()
-            self._end()
+        if not self.is_busy and (self._eof or self.session.leaving):
+            self._part()
 
     def _execute(self, answer: Replies | Answer | None) -> None:
         """Carry out what is pending, as far as it has come, and write the replies."""
@@ -285,10 +304,6 @@ class Connection(asyncio.Protocol):
         self._pending.clear()
         self._parser, self._full = None, False
 
-    def _end(self) -> None:
-        if self._ended is not None:
-            set_result_once(self._ended, None)
-
     def _part(self) -> None:
         """Close the connection after what was written last.
 
@@ -313,10 +328,12 @@ class Connection(asyncio.Protocol):
         self.transport.write(data)
         limit = self._clients.limits.output
         if self.transport.get_write_buffer_size() > limit:
-            self.drop(f"the client has not read {limit} bytes of replies (--max-output-size)")
+            self._drop(f"the client has not read {limit} bytes of replies (--max-output-size)")
 
 
-def peer_of(transport: asyncio.BaseTransport) -> str:
-    """Return the client's address, as text."""
-    found = transport.get_extra_info("peername")
-    return f"{found[0]}:{found[1]}" if isinstance(found, tuple) and len(found) >= 2 else "local"
+async def _wait_until(done: Callable[[], bool], timeout: float) -> None:
+    """Wait until something is done, for so many seconds at most: the server stops."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + timeout
+    while not done() and loop.time() < end:  # noqa: ASYNC110 - only once; events would cost each connection memory
+        await asyncio.sleep(0.01)

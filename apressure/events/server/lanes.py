@@ -93,8 +93,6 @@ class Lane(ABC, Generic[R]):
 
     def _go(self) -> None:
         self._turn = None
-        if self._sent:
-            return
         events = size = 0
         while self._jobs:
             job = self._jobs[0]
@@ -166,10 +164,9 @@ class PushLane(Lane[bytes]):
             is a letter for each. Cancelled, the events are pushed or not; while it waits: no further
             ones are.
         """
+        size = sum(map(len, chain.from_iterable(events)))
         # Only a queue that was created can be full.
-        job: Job[bytes] = Job(
-            events, expected or patient, len(events), sum(map(len, chain.from_iterable(events))), patient
-        )
+        job: Job[bytes] = Job(events, expected or patient, len(events), size, patient)
         if self._parked and not patient:
             job.finish(b"")
             return job
@@ -269,20 +266,15 @@ class PopLane(Lane[Found]):
         if isinstance(answer, Wait):
             return [(job, answer) for job in jobs]
         self._dead += logs.dead_letters("EventQueue", self._steps.name, answer.dead)
-        events, at = answer.events, 0
+        unseen, wanting = answer.events, deque(job for job in jobs if not job.done())
         settled: list[tuple[Job[Found], Found]] = []
-        again: list[Job[Found]] = []
-        for job in jobs:
-            if job.done():
-                continue
-            if mine := events[at : at + job.events]:
-                settled.append((job, mine))
-                at += len(mine)
-            else:
-                again.append(job)  # the step may have ended early, at large events: there may be more
-        if unseen := events[at:]:
+        while unseen and wanting:
+            job = wanting.popleft()
+            settled.append((job, unseen[: job.events]))
+            unseen = unseen[job.events :]
+        if unseen:
             self._steps.give_back_soon(unseen)
-        self._jobs.extendleft(reversed(again))
+        self._jobs.extendleft(reversed(wanting))  # the step may have ended early, at large events: there may be more
         return settled
 
 
@@ -305,8 +297,7 @@ class SettleLane(Lane[bytes]):
         return bool(first.how == job.how == "ack")  # of what is given back, the last one is the first again
 
     def _send(self, series: Series, jobs: Sequence[Job[bytes]]) -> Request:
-        how: str = jobs[0].how
-        return self._steps.send_settle(series, how, _work_of(jobs), how == "ack", self._answered)
+        return self._steps.send_settle(series, jobs[0].how, _work_of(jobs), jobs[0].how == "ack", self._answered)
 
     def _settle(self, jobs: Sequence[Job[bytes]], answer: bytes) -> list[tuple[Job[bytes], bytes]]:
         settled, at = [], 0

@@ -1,12 +1,17 @@
-"""Mends what an okq beside the server has left when it died: events whose contents are stored, and that no list has."""
+"""Puts events back: those whose claims expire, and those that an okq beside the server has left when it died.
+
+The contents of the latter are stored, and no list has them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from apressure.concurrency import background
 from apressure.connection.client import Client
 from apressure.events.engine.mending import Mender
 from apressure.events.engine.steps import EventSteps, active_queues
@@ -20,6 +25,49 @@ AT_A_TIME: Final = 100
 """How many queues are looked at at a time, so that clients' commands get through in between."""
 
 
+class Expiry:
+    """Looks for expired claims of a queue when the next one is due.
+
+    Args:
+        steps: The queue's steps.
+    """
+
+    def __init__(self, steps: EventSteps) -> None:
+        self._steps = steps
+        self._look: asyncio.TimerHandle | None = None
+        self._due = 0.0  # when that is, since uvloop's handles do not always know it
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a claim may expire."""
+        return self._look is not None
+
+    def look_in(self, seconds: float) -> None:
+        """Put back what has expired, in so many seconds, unless that happens earlier anyhow."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + seconds
+        if self._look is None or due < self._due:
+            self.close()
+            self._due = due
+            self._look = loop.call_at(due, lambda: background.start(self._heal(), "putting expired events back"))
+
+    def close(self) -> None:
+        """Look no more: the server stops."""
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+
+    async def _heal(self) -> None:
+        self._look = None
+        try:
+            _, due = await self._steps.heal()
+        except PressureError as error:
+            logger.warning("expired events cannot be put back", extra={"queue": self._steps.name, "reason": str(error)})
+            due = 1000
+        if due is not None:
+            self.look_in(max(due / 1000, 0.01))
+
+
 async def keep_mending(client: Client, served: Callable[[], Iterable[Mender]]) -> None:
     """Mend the queues that are served, and at the start all queues that Redis has. It ends when it is cancelled.
 
@@ -29,10 +77,7 @@ async def keep_mending(client: Client, served: Callable[[], Iterable[Mender]]) -
     """
     found: list[Mender] | None = None
     while True:
-        if found is None:
-            found = await _find(client)
-        else:
-            found = await _look(found)
+        found = await _find(client) if found is None else await _look(found)
         await _look(served())
         await asyncio.sleep(LOOK)
 
@@ -44,30 +89,25 @@ async def _find(client: Client) -> list[Mender] | None:
     except PressureError as error:
         logger.warning("the queues that an okq may have left torn are not known yet", extra={"reason": str(error)})
         return [] if isinstance(error, PermissionDeniedError) else None
-    again = []
-    for begin in range(0, len(names), AT_A_TIME):  # whole queues are forgotten at once: there may be very many
-        again += await _look(Mender(EventSteps(client, name)) for name in names[begin : begin + AT_A_TIME])
-    return again
+    return await _look(Mender(EventSteps(client, name)) for name in names)
 
 
 async def _look(menders: Iterable[Mender]) -> list[Mender]:
     """Look at queues. Returns those that have to be looked at again: torn ones, and those that were out of reach."""
-    chosen, again, failed = list(menders), [], []
-    for begin in range(0, len(chosen), AT_A_TIME):
-        some = chosen[begin : begin + AT_A_TIME]
+    ahead, again, failed = iter(menders), [], []
+    while some := list(itertools.islice(ahead, AT_A_TIME)):  # whole queues are forgotten at once: there may be many
         outcomes = await asyncio.gather(*(one.look() for one in some), return_exceptions=True)
         for mender, outcome in zip(some, outcomes, strict=True):
-            if isinstance(outcome, int):
-                if outcome:
-                    logger.info("mended what an okq had left", extra={"queue": mender.steps.name, "events": outcome})
-                if mender.suspicious:
-                    again.append(mender)
-            elif isinstance(outcome, PressureError):
+            # (A ServerError is no reason: a key of another type stays that.)
+            unreached = isinstance(outcome, PressureError) and not isinstance(outcome, ServerError)
+            if isinstance(outcome, PressureError):
                 failed.append((mender.steps.name, outcome))
-                if mender.suspicious or not isinstance(outcome, ServerError):  # a key of another type stays that
-                    again.append(mender)
-            else:
+            elif isinstance(outcome, BaseException):
                 raise outcome
+            elif outcome:
+                logger.info("mended what an okq had left", extra={"queue": mender.steps.name, "events": outcome})
+            if mender.suspicious or unreached:
+                again.append(mender)
     if failed:
         name, reason = failed[0]
         logger.warning("queues cannot be mended", extra={"queue": name, "queues": len(failed), "reason": str(reason)})

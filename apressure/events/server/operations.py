@@ -1,4 +1,4 @@
-"""What the commands for queues do. Each method takes the arguments of its command, and returns the reply.
+"""What the commands for events do, and for what a client has registered for.
 
 Single pushes, pops and acknowledgements, of which there are most, need no task: their step's answer is their reply.
 """
@@ -6,21 +6,25 @@ Single pushes, pops and acknowledgements, of which there are most, need no task:
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import functools
 import logging
+import operator
+import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, TypeVar
 
 from apressure.concurrency import background
 from apressure.connection.client import Client
 from apressure.core.waiting import EMPTY, Wait
 from apressure.events.engine.steps import MAX_EVENTS, active_queues
-from apressure.events.server.arguments import LONGEST_ERROR, Ack, Arguments, Pop, Push, claims_of, seconds
+from apressure.events.server.administration import settle_all
+from apressure.events.server.arguments import Arguments, Pop, Push, chunks, read_ack, seconds
 from apressure.events.server.lanes import Found, PushLane
 from apressure.events.server.outcomes import Answer, Outcome, Replies, in_task
 from apressure.events.server.queues import Queues, ServedQueue
-from apressure.events.server.session import Interrupted, Session
-from apressure.events.server.wire.replies import ErrorReply, Reply
+from apressure.events.server.wire import ErrorReply, Reply
 from apressure.exceptions import PressureError, QueueClosedError
 
 logger = logging.getLogger("apressure.events.server")
@@ -29,39 +33,111 @@ Calls = Iterable[Arguments]
 """The arguments of the same command for the same queue that came behind a command. Those that an operation does not
 answer are tried again."""
 
-PUSHED: Final = ord("k")
+T = TypeVar("T")
+
+
+class Interrupted(Exception):
+    """A command that waited ends early: its client has gone, or the server stops."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Session:
+    """The state of one connection that commands see and change.
+
+    Attributes:
+        number: The number of the connection, as CLIENT ID tells it.
+        peer: The client's address, for logs.
+        authenticated: The client has sent the password, or needs none.
+        protocol: The version of RESP.
+        name: The name that the client gave itself.
+        library: The client's library, as it says.
+        consumer: The id under which the client registers as a consumer.
+        registered: The queues that it is registered for.
+        gone: The connection has ended: nobody reads a reply.
+        leaving: Close the connection after the current reply.
+        interrupted: Nothing waits any more, since the client has gone or the server stops.
+        waiter: The task whose command waits.
+    """
+
+    number: int
+    peer: str
+    authenticated: bool
+    protocol: int = 2
+    name: bytes = b""
+    library: dict[bytes, bytes] = dataclasses.field(default_factory=dict)
+    consumer: bytes = dataclasses.field(default_factory=lambda: str(uuid.uuid4()).encode())
+    registered: Sequence[ServedQueue] = ()
+    gone: bool = False
+    leaving: bool = False
+    interrupted: bool = False
+    waiter: asyncio.Task[object] | None = None
+
+    async def wait(self, begin: Callable[..., Awaitable[T]], *arguments: Any, **options: Any) -> T:
+        """Wait for an operation, unless the client goes or the server stops meanwhile.
+
+        Args:
+            begin: Begins it. It is cancelled then, and must leave nothing behind.
+            arguments: What `begin` is called with.
+            options: The same.
+
+        Raises:
+            Interrupted: The client has gone, or the server stops.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        if self.interrupted:
+            raise Interrupted
+        self.waiter = task
+        try:
+            return await begin(*arguments, **options)
+        except asyncio.CancelledError:
+            if self.interrupted and task.uncancel() == 0:
+                raise Interrupted from None
+            raise
+        finally:
+            self.waiter = None
+
+    def interrupt(self) -> None:
+        """End the wait under way, and let no other begin."""
+        if not self.interrupted:
+            self.interrupted = True
+            if self.waiter is not None:
+                self.waiter.cancel()
 
 
 class Operations:
-    """The commands for queues.
+    """These commands.
 
     Args:
         client: The client of Redis.
         queues: The queues that are in use.
         workers: How many NOBLOCK pushes may be under way.
+
+    Attributes:
+        queues: As given.
     """
 
     def __init__(self, client: Client, queues: Queues, workers: int) -> None:
         self._client = client
-        self._queues = queues
+        self.queues = queues
         self._workers = workers
         self._background: set[asyncio.Task[None]] = set()
 
     # Pushing.
 
-    def push(self, session: Session, arguments: Arguments, more: Calls, *, front: bool = False) -> Answer:
+    def push(self, session: Session, name: bytes, arguments: Arguments, more: Calls, *, front: bool = False) -> Answer:
         """Push the single events of several calls in one step; NOBLOCK and a call with several events run alone."""
         first = Push.read(arguments)
-        queue = self._queues[first.queue]
+        queue = self.queues[name]
         lane = queue.pushes[front]
         if first.noblock:
             return in_task(self._push_noblock(queue, lane, first))
         if len(first.events) > 1:
-            return in_task(self._complete(session, lane, first))
+            return in_task(_push_all(lane, first, None if first.nowait else session.wait))
         pushes = [first]
-        option = [word.upper() for word in arguments[3:]]
+        option = [word.upper() for word in arguments[2:]]
         for others in more:
-            if len(others) != len(arguments) or [word.upper() for word in others[3:]] != option:
+            if len(others) != len(arguments) or [word.upper() for word in others[2:]] != option:
                 break
             pushes.append(Push.read(others))
         job = lane.push([push.events[0] for push in pushes], expected=first.created)
@@ -72,59 +148,32 @@ class Operations:
     ) -> Replies | Answer:
         letters = job.result()
         if not letters and pushes[0].nowait:
-            return [ErrorReply(_full(push, b"")) for push in pushes]
+            return [ErrorReply(push.full(b"")) for push in pushes]
         if not letters:
-            return in_task(self._complete(session, lane, pushes[0], full=True))
-        return [
-            "OK" if letter == PUSHED else _duplicate(push, b"d") for push, letter in zip(pushes, letters, strict=False)
-        ]
-
-    async def _complete(self, session: Session, lane: PushLane, push: Push, *, full: bool = False) -> Reply:
-        """Push all events of one call, and wait for room."""
-        letters = bytearray()
-        try:
-            await _push_all(lane, push, letters, None if push.nowait else session.wait, full=full)
-        except Interrupted:
-            why = "the server stopped, or the connection ended, while the queue was full"
-            raise ErrorReply(f"ERR {why}: {_added(push, letters)}") from None
-        if len(letters) < len(push.events):
-            raise ErrorReply(_full(push, letters))
-        return _reply_to(push, letters)
+            return in_task(_push_all(lane, pushes[0], session.wait, full=True))
+        known = zip(pushes, letters, strict=False)
+        return ["OK" if letter == ord("k") else ErrorReply(push.duplicate(b"d")) for push, letter in known]
 
     async def _push_noblock(self, queue: ServedQueue, lane: PushLane, push: Push) -> Reply:
         if len(self._background) >= self._workers:
             raise ErrorReply("ERR too busy to process NOBLOCK event")
         if await queue.is_limited():
-            letters = bytearray()
-            await _push_all(lane, push, letters)
-            if len(letters) < len(push.events):
-                raise ErrorReply(f"ERR queue full: {_added(push, letters)}")
-            return _reply_to(push, letters)
+            return await _push_all(lane, push, None)
         task = background.start(self._push_later(queue, lane, push), "a NOBLOCK push")
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return "OK"
 
     async def _push_later(self, queue: ServedQueue, lane: PushLane, push: Push) -> None:
-        async def wait(job: Outcome[bytes]) -> bytes:  # it got a bound meanwhile
-            return await job
-
         try:
-            await _push_all(lane, push, bytearray(), wait)
+            await _push_all(lane, push, operator.call)  # it waits if the queue got a bound meanwhile
         except PressureError as error:
-            logger.error(  # noqa: TRY400 - the client was told OK
-                "a NOBLOCK push failed after its OK",
-                extra={"queue": queue.steps.name, "events": len(push.events), "reason": str(error)},
-            )
+            told = {"queue": queue.steps.name, "events": len(push.events), "reason": str(error)}
+            logger.error("a NOBLOCK push failed after its OK", extra=told)  # noqa: TRY400 - the client was told OK
 
-    # Looking and popping.
+    # Popping and acknowledging.
 
-    async def peek(self, session: Session, arguments: Arguments, *, newest: bool) -> Reply:  # noqa: ARG002
-        """QLPEEK queue, QRPEEK queue"""
-        event = await self._queues[arguments[0]].steps.peek(newest)
-        return None if event is None else [event.id, event.contents]
-
-    def pop(self, session: Session, arguments: Arguments, more: Calls) -> Answer:
+    def pop(self, session: Session, name: bytes, arguments: Arguments, more: Calls) -> Answer:
         """Pop for several calls in one step, if they want the same; a call that may wait runs alone."""
         first = Pop.read(arguments)
         pops, wanted = [first], first.most or 1
@@ -138,7 +187,7 @@ class Operations:
                 break
             pops.append(pop)
             wanted = together
-        queue = self._queues[first.queue]
+        queue = self.queues[name]
         job = queue.pops.pop(wanted, first.want)
         return Answer(job, functools.partial(self._popped, session, queue, pops), len(pops))
 
@@ -161,104 +210,58 @@ class Operations:
             return [None]
         if first.want.lease:
             queue.expiry.look_in(first.want.lease / 1000)
-        replies, at = [], 0
+        replies = []
         for pop in pops:
-            mine = found[at : at + (pop.most or 1)]
-            if not mine:
-                break  # the step may have ended early, at large events: the others try again
-            replies.append(_shown(queue, pop, mine))
-            at += len(mine)
+            if found:  # the step may have ended early, at large events: the others try again
+                replies.append(_shown(queue, pop, found[: pop.most or 1]))
+                found = found[pop.most or 1 :]
         return replies
 
     async def _pop_soon(self, session: Session, queue: ServedQueue, pop: Pop) -> Reply:
-        self._queues.attach(queue)
+        self.queues.attach(queue)
         found: Found = EMPTY
         try:
-            await session.wait(self._queues.listening(queue))
-            found = await session.wait(queue.pop_soon(pop.most or 1, pop.want, pop.wait or 0.0))
-        except Interrupted:
-            pass
+            with contextlib.suppress(Interrupted):
+                await session.wait(self.queues.listening, queue)
+                found = await session.wait(queue.pop_soon, pop.most or 1, pop.want, pop.wait or 0.0)
         finally:
-            self._queues.detach(queue)
+            self.queues.detach(queue)
         if session.gone and isinstance(found, list):
             queue.steps.give_back_soon(found)
         return _shown(queue, pop, found)
 
-    # Acknowledging.
-
-    def ack(self, session: Session, arguments: Arguments, more: Calls) -> Answer:  # noqa: ARG002
+    def ack(self, session: Session, name: bytes, arguments: Arguments, more: Calls) -> Answer:  # noqa: ARG002
         """Acknowledge the events of several calls in one step; a call with very many runs alone."""
-        name, claims, redo = Ack.read(arguments)
+        queue, (claims, redo) = self.queues[name], read_ack(arguments)
         how, counts = "nack" if redo else "ack", [len(claims)]
         if len(claims) > MAX_EVENTS:
-            return in_task(self._settle_all(name, claims, how))
+            return in_task(settle_all(queue, claims, how))
         for others in more if not redo else ():  # what goes back later comes first
-            ack = Ack.read(others)
-            if ack.redo or len(claims) + len(ack.claims) > MAX_EVENTS:
+            further, redo = read_ack(others)
+            if redo or len(claims) + len(further) > MAX_EVENTS:
                 break
-            counts.append(len(ack.claims))
-            claims += ack.claims
-        job = self._queues[name].settling.settle(claims, how)
-        return Answer(job, functools.partial(self._acked, counts), len(counts))
-
-    @staticmethod
-    def _acked(counts: Sequence[int], job: Outcome[bytes]) -> Replies:
-        letters, at, replies = job.result(), 0, []
-        for count in counts:
-            replies.append(letters.count(b"1", at, at + count))
-            at += count
-        return replies
-
-    async def give_back(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
-        """QRETURN queue id [id ...]"""
-        return await self._settle_all(arguments[0], claims_of(arguments[1:]), "unseen")
-
-    async def fail(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
-        """QFAIL queue id error [id error ...]"""
-        name, *rest = arguments
-        if len(rest) % 2:
-            raise ErrorReply("ERR missing args")
-        ids, errors = rest[::2], rest[1::2]
-        if (longest := max(map(len, errors))) > LONGEST_ERROR:
-            raise ErrorReply(f"ERR bad error value: it has {longest} bytes, and the most is {LONGEST_ERROR}")
-        return await self._settle_all(name, [(one, b"", why) for one, why in zip(ids, errors, strict=True)], "fail")
-
-    async def _settle_all(self, name: bytes, claims: Sequence[Sequence[bytes]], how: str) -> int:
-        lane, done = self._queues[name].settling, 0
-        for chunk in reversed(_chunks(claims)):  # what goes back later comes first
-            done += (await lane.settle(chunk, how)).count(b"1")
-        return done
-
-    async def extend(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
-        """QEXTEND queue id seconds"""
-        name, event, given = arguments
-        lease = seconds(given, "seconds")
-        queue = self._queues[name]
-        (done,) = (await queue.steps.extend([(event, b"")], lease)).outcomes
-        if done:
-            queue.expiry.look_in(lease)
-        return int(done)
+            counts.append(len(further))
+            claims += further
+        return Answer(queue.settling.settle(claims, how), functools.partial(_acked, counts), len(counts))
 
     # Consumers.
 
-    async def register(self, session: Session, arguments: Arguments) -> Reply:
+    async def register(self, session: Session, *names: bytes) -> Reply:
         """QREGISTER [queue ...]: register a client for queues, instead of those before."""
-        wanted = self._queues.several(arguments)  # checks the names
-        fresh = [queue for queue in wanted if queue not in session.registered]
-        gone = [queue for queue in session.registered if queue not in wanted]
+        wanted, before = self.queues.several(names), session.registered  # this checks the names
         # If the client goes meanwhile, `forget` undoes this part.
         session.registered = wanted
-        for queue in fresh:
-            self._queues.attach(queue)
-        for queue in gone:
-            self._queues.detach(queue)
+        for queue in wanted:
+            self.queues.attach(queue)
+        for queue in before:
+            self.queues.detach(queue)
         await asyncio.gather(
-            *(self._queues.listening(queue) for queue in fresh),
-            *(queue.register(session.consumer) for queue in fresh),
-            *(queue.unregister(session.consumer) for queue in gone),
+            *(self.queues.listening(queue) for queue in wanted),
+            *(queue.register(session.consumer) for queue in wanted),
+            *(queue.unregister(session.consumer) for queue in before if queue not in wanted),
         )
         if session.gone:
-            await _unregister(session.consumer, wanted)
+            await self._forget(session.consumer, wanted)
         return "OK"
 
     def forget(self, session: Session) -> None:
@@ -267,47 +270,38 @@ class Operations:
         if not queues:
             return
         for queue in queues:
-            self._queues.detach(queue)
+            self.queues.detach(queue)
         task = background.start(self._forget(session.consumer, queues), "deregistering a client")
         self._client.finish_before_close(task)
 
     async def _forget(self, consumer: bytes, queues: Sequence[ServedQueue]) -> None:
         try:
-            await _unregister(consumer, queues)
+            await asyncio.gather(*(queue.unregister(consumer) for queue in queues))
         except PressureError as error:
             logger.warning("a consumer that has gone is still listed for 30 s", extra={"reason": str(error)})
 
-    async def notify(self, session: Session, arguments: Arguments) -> Reply:
+    async def notify(self, session: Session, given: bytes) -> Reply:
         """QNOTIFY timeout"""
-        timeout = seconds(arguments[0], "timeout")
-        try:
-            queue = await session.wait(self._queues.wait_for_event(session.registered, timeout))
-        except Interrupted:
-            return None
+        timeout = seconds(given, "timeout")
+        queue: ServedQueue | None = None
+        with contextlib.suppress(Interrupted):
+            queue = await session.wait(self.queues.wait_for_event, session.registered, timeout)
         return None if queue is None else queue.steps.name.encode("utf-8", "surrogateescape")
 
     # Looking at queues.
 
-    async def flush(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
-        """QFLUSH queue"""
-        await self._queues[arguments[0]].steps.flush()
-        return "OK"
-
-    async def status(self, session: Session, arguments: Arguments) -> Reply:  # noqa: ARG002
+    async def status(self, session: Session, *names: bytes) -> Sequence[Reply]:  # noqa: ARG002
         """QSTATUS [queue ...]: name, total, processing and consumers of each."""
-        names = arguments
         if not names:
-            names = [name.encode("utf-8", "surrogateescape") for name in await active_queues(self._client)]
-        queues = [self._queues[name] for name in names]  # checks the names
+            names = tuple(name.encode("utf-8", "surrogateescape") for name in await active_queues(self._client))
+        queues = [self.queues[name] for name in names]  # checks the names
         found = await asyncio.gather(*(queue.steps.status() for queue in queues))
-        return [
-            [name, one.waiting + one.claimed, one.claimed, one.consumers]
-            for name, one in zip(names, found, strict=True)
-        ]
+        known = zip(names, found, strict=True)
+        return [[name, one.waiting + one.claimed, one.claimed, one.consumers] for name, one in known]
 
-    async def info(self, session: Session, arguments: Arguments) -> Reply:
+    async def info(self, session: Session, *names: bytes) -> Reply:
         """QINFO [queue ...]"""
-        rows = [(name, *map(b"%d".__mod__, counts)) for name, *counts in await self.status(session, arguments)]
+        rows = [(name, *map(b"%d".__mod__, counts)) for name, *counts in await self.status(session, *names)]
         wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return [
             b"%b  total: %b  processing: %b  consumers: %b"
@@ -326,51 +320,41 @@ class Operations:
 
 
 async def _push_all(
-    lane: PushLane, push: Push, letters: bytearray,
-    wait: Callable[[Outcome[bytes]], Awaitable[bytes]] | None = None, *, full: bool = False,
-) -> None:  # fmt: skip
-    """Push all events of one call, in order.
+    lane: PushLane, push: Push, wait: Callable[..., Awaitable[bytes]] | None, *, full: bool = False
+) -> Reply:
+    """Push all events of one call, in order, and return the reply.
 
     Args:
         lane: The lane.
         push: The call.
-        letters: Gets a letter for each event; fewer if the queue is full.
-        wait: Waits for the pushes that need room; None gives up instead.
+        wait: Waits for pushes that need room, as `Session.wait` does; None gives up instead.
         full: The queue is known to be full.
+
+    Raises:
+        ErrorReply: The queue is full, or the wait was interrupted.
     """
-    for chunk in _chunks(push.events):
-        pushed = b"" if full else await lane.push(chunk, expected=push.created)
-        letters += pushed
-        if len(pushed) < len(chunk):
-            if wait is None:
-                return
-            full = True  # so it waits from now on, which ends when the queue is deleted
-            letters += await wait(lane.push(chunk[len(pushed) :], patient=True))
+    letters = bytearray()
+    try:
+        for chunk in chunks(push.events):
+            pushed = b"" if full else await lane.push(chunk, expected=push.created)
+            letters += pushed
+            if len(pushed) < len(chunk):
+                if wait is None:
+                    raise ErrorReply(push.full(letters))
+                full = True  # so it waits from now on, which ends when the queue is deleted
+                letters += await wait(lane.push, chunk[len(pushed) :], patient=True)
+    except Interrupted:
+        why = "the server stopped, or the connection ended, while the queue was full"
+        raise ErrorReply(f"ERR {why}: {push.added(letters)}") from None
+    return ErrorReply(push.duplicate(letters)) if b"d" in letters else "OK"
 
 
-async def _unregister(consumer: bytes, queues: Sequence[ServedQueue]) -> None:
-    await asyncio.gather(*(queue.unregister(consumer) for queue in queues))
-
-
-def _reply_to(push: Push, letters: bytes | bytearray) -> Reply:
-    """Return the reply to a push of these events."""
-    return _duplicate(push, letters) if b"d" in letters else "OK"
-
-
-def _duplicate(push: Push, letters: bytes | bytearray) -> ErrorReply:
-    shown = push.events[letters.index(b"d")][0].decode("utf-8", "surrogateescape")
-    error = f"ERR duplicate event {shown}"
-    if len(letters) > 1:
-        error += f" ({letters.count(b'd')} of {len(letters)} events are in the queue already; the others were added)"
-    return ErrorReply(error)
-
-
-def _added(push: Push, letters: bytearray) -> str:
-    return f"{letters.count(b'k')} of {len(push.events)} events were added"
-
-
-def _full(push: Push, letters: bytes | bytearray) -> str:
-    return f"ERR queue full: the first {len(letters)} of {len(push.events)} events are in the queue"
+def _acked(counts: Sequence[int], job: Outcome[bytes]) -> Replies:
+    letters, at, replies = job.result(), 0, []
+    for count in counts:
+        replies.append(letters.count(b"1", at, at + count))
+        at += count
+    return replies
 
 
 def _shown(queue: ServedQueue, pop: Pop, found: Found) -> Reply:
@@ -381,7 +365,3 @@ def _shown(queue: ServedQueue, pop: Pop, found: Found) -> Reply:
         return None if pop.most is None else []
     shown: list[Reply] = [[one.id, one.contents, one.attempts] if pop.tell else [one.id, one.contents] for one in found]
     return shown[0] if pop.most is None else [*shown, *([dead] if dead else ())]
-
-
-def _chunks(whole: Sequence[Any]) -> list[Sequence[Any]]:
-    return [whole[at : at + MAX_EVENTS] for at in range(0, len(whole), MAX_EVENTS)]

@@ -16,9 +16,8 @@ from apressure.connection.client import Client
 from apressure.connection.waiting.subscription import Subscriber
 from apressure.events.engine.mending import Mender
 from apressure.events.engine.steps import EventSteps, Want
-from apressure.events.server.expiry import Expiry
 from apressure.events.server.lanes import Found, PopLane, PushLane, SettleLane
-from apressure.events.server.mending import AT_A_TIME, keep_mending
+from apressure.events.server.mending import AT_A_TIME, Expiry, keep_mending
 from apressure.exceptions import PressureError
 
 logger = logging.getLogger("apressure.events.server")
@@ -93,8 +92,8 @@ class ServedQueue:
         try:
             await self.steps.register(*self.consumers)
         except PressureError as error:
-            extra = {"queue": self.steps.name, "reason": str(error)}
-            logger.warning("consumers cannot give a sign of life", extra=extra)
+            told = {"queue": self.steps.name, "reason": str(error)}
+            logger.warning("consumers cannot give a sign of life", extra=told)
 
     # Who waits for events.
 
@@ -114,39 +113,26 @@ class ServedQueue:
         """Whether a client waits for an event, in QNOTIFY or in QRPOP."""
         return bool(self.notified or self._line)
 
-    async def catch_up(self) -> None:
-        """Events may have been missed: have all clients in QRPOP try, and tell those in QNOTIFY if there are any."""
-        for _ in range(len(self._line)):
-            self.wake_one()
-        try:
-            if self.notified and await self.count_events():
-                self.ring()
-        except PressureError as error:  # Redis is gone again: this is done after the next connection
-            logger.warning("events may have been missed", extra={"reason": str(error)})
-
     async def look(self) -> None:
-        """Wake as many clients as there are events, and all when the queue has ended: nobody may have told of that."""
-        with contextlib.suppress(PressureError):  # after the next connection all clients catch up
-            events, _ = await asyncio.gather(self.count_events(), self._look_for_end())
-            if events:
-                self.ring()
-                for _ in range(min(events - 1, len(self._line))):
-                    self.wake_one()
+        """Wake as many clients as there are events, and all when the queue has ended: nobody may have told of that.
 
-    async def _look_for_end(self) -> None:
-        """Tell all who wait if the queue had been created at the latest look, and was closed or deleted since."""
+        It has ended if it had been created at the latest look, and was closed or deleted since.
+        """
         keys, before = self.steps.keys, self._stage
-        self._stage = await self.steps.connection.ask(b"EXISTS", keys.bound, keys.closed, reads=True)
-        if 0 < before != self._stage:
-            self.ring()  # each client in QRPOP tells the next one
+        with contextlib.suppress(PressureError):  # the next look tries again
+            events, stage = await asyncio.gather(
+                self.count_events(), self.steps.connection.ask(b"EXISTS", keys.bound, keys.closed, reads=True)
+            )
+            self._stage = stage
+            if events or 0 < before != self._stage:
+                self.ring()  # each client in QRPOP tells the next one when the queue has ended
+            for _ in range(min(events - 1, len(self._line))):
+                self.wake_one()
 
     def wake_one(self) -> None:
         """Have the next client in QRPOP try."""
-        while self._line:
-            future = self._line.popleft()
-            if not future.done():
-                future.set_result(None)
-                return
+        if self._line:
+            self._line.popleft().set_result(None)
 
     async def count_events(self) -> int:
         """Return how many events wait that clients can have: none while the queue is paused."""
@@ -163,7 +149,7 @@ class ServedQueue:
         try:
             found = await outcome
         except asyncio.CancelledError:
-            if not outcome.cancelled() and outcome.exception() is None and isinstance(found := outcome.result(), list):
+            if outcome.exception() is None and isinstance(found := outcome.result(), list):
                 self.steps.give_back_soon(found)
             raise
         if want.lease and isinstance(found, list):
@@ -194,27 +180,17 @@ class ServedQueue:
                     if isinstance(found, list):
                         return found
                     want = want._replace(expected=want.expected or found.created)
-                    try:
-                        async with asyncio.timeout_at(deadline):
-                            await bell
-                    except TimeoutError:
+                    await asyncio.wait((bell,), timeout=deadline - loop.time())
+                    if not bell.done():
                         return found
                 finally:
-                    if bell.done() and not bell.cancelled():
+                    if bell.done():
                         owed = True
                     else:
-                        bell.cancel()
-                        with contextlib.suppress(ValueError):
-                            self._line.remove(bell)
+                        self._line.remove(bell)
         finally:
             if owed:
                 self.wake_one()
-
-    def close(self) -> None:
-        """Look for expired claims and for room no more: the server stops."""
-        self.expiry.close()
-        for lane in self.pushes:
-            lane.leave()
 
     async def is_limited(self) -> bool:
         """Whether it has a bound, or is closed: whether a push may be refused.
@@ -232,10 +208,9 @@ class ServedQueue:
     async def _learn_limit(self) -> None:
         try:
             status = await self.steps.status()
+            self._limited = (asyncio.get_running_loop().time(), bool(status.bound or status.closed))
         except PressureError as error:
             logger.debug("the bound is not known", extra={"queue": self.steps.name, "reason": str(error)})
-        else:
-            self._limited = (asyncio.get_running_loop().time(), bool(status.bound or status.closed))
 
 
 class Queues:
@@ -253,11 +228,11 @@ class Queues:
         self._channels: dict[bytes, ServedQueue] = {}
 
     def __getitem__(self, name: bytes) -> ServedQueue:
-        queue = self._queues.get(name)
-        if queue is None:
+        if (queue := self._queues.get(name)) is None:
             queue = ServedQueue(self._client, name.decode("utf-8", "surrogateescape"))
             if len(self._queues) >= self._most:
-                self._forget_idle()
+                self._queues = {name: one for name, one in self._queues.items() if not one.is_idle}
+                self._most = max(KEPT, 2 * len(self._queues))
             self._queues[name] = queue
         return queue
 
@@ -278,7 +253,9 @@ class Queues:
     def close(self) -> None:
         """Look for expired claims and for room no more: the server stops."""
         for queue in self._queues.values():
-            queue.close()
+            queue.expiry.close()
+            for lane in queue.pushes:
+                lane.leave()
 
     def attach(self, queue: ServedQueue) -> None:
         """Have `queue.ring` called for each event, until `detach`, as soon as `listening` has returned."""
@@ -313,12 +290,8 @@ class Queues:
             for queue, events in zip(queues, found, strict=True):
                 if events:
                     return queue
-            if not timeout:
-                return None
-            async with asyncio.timeout(timeout):
-                return await future
-        except TimeoutError:
-            return None
+            await asyncio.wait((future,), timeout=timeout)
+            return future.result() if future.done() else None
         finally:
             for queue in queues:
                 queue.notified.discard(future)
@@ -334,20 +307,16 @@ class Queues:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(WATCH)
-            awaited = [queue for queue in self._channels.values() if queue.is_awaited]
-            for begin in range(0, len(awaited), AT_A_TIME):
-                await asyncio.gather(*(queue.look() for queue in awaited[begin : begin + AT_A_TIME]))
+            await self._look()
+
+    async def _look(self) -> None:
+        awaited = [queue for queue in self._channels.values() if queue.is_awaited]
+        for begin in range(0, len(awaited), AT_A_TIME):
+            await asyncio.gather(*(queue.look() for queue in awaited[begin : begin + AT_A_TIME]))
 
     def _on_message(self, channel: bytes) -> None:
-        queue = self._channels.get(channel)
-        if queue is not None:
+        if (queue := self._channels.get(channel)) is not None:
             queue.ring()
 
     def _on_gap(self) -> None:
-        for queue in list(self._channels.values()):
-            background.start(queue.catch_up(), "looking for events that were missed")
-
-    def _forget_idle(self) -> None:
-        for name in [name for name, queue in self._queues.items() if queue.is_idle]:
-            del self._queues[name]
-        self._most = max(KEPT, 2 * len(self._queues))
+        background.start(self._look(), "looking for events that were missed")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import re
 from pathlib import Path
 
 from apressure import validation
 from apressure.connection.settings import Durability
-from apressure.events.server.wire.requests import MIB, Limits
+from apressure.events.server.wire import MIB, Limits
 
 DEFAULT_PORT = 4777
 
@@ -32,18 +33,11 @@ class Address:
         Raises:
             ValueError: It is none of these.
         """
-        host, port = text.strip(), str(DEFAULT_PORT)
-        if host.startswith("["):
-            host, bracket, rest = host[1:].partition("]")
-            valid = bool(bracket) and (not rest or rest.startswith(":"))
-            port = rest[1:] or port
-        else:
-            host, _, given = host.partition(":")
-            valid = bool(host or given)
-            port = given or port
-        if not valid or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        found = re.fullmatch(r"(\[[^\[\]]*\]|[^\[\]:]*)(?::([0-9]*))?", text.strip())
+        host, port = found.groups("") if found else ("", "")
+        if not (host or port) or int(port or DEFAULT_PORT) > 65535:
             raise ValueError(f"the address to listen on must be host:port or :port, not {text!r}")
-        return cls(host, int(port))
+        return cls(host.strip("[]"), int(port or DEFAULT_PORT))
 
     @property
     def is_loopback(self) -> bool:

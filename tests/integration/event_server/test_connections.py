@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from apressure.events.server.settings import Tls
-from apressure.events.server.wire.requests import Limits
+from apressure.events.server.wire import Limits
 from tests.integration.conftest import PATIENCE
 from tests.integration.event_server.conftest import Serve, Served, Wire, packed
 

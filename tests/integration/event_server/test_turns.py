@@ -33,7 +33,7 @@ class Counting(selectors.DefaultSelector):
 @pytest.fixture
 def turning(url: str, db: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[redis.Redis, Counting]]:
     """A client of a server, and the selector of the server's event loop, which runs in a thread."""
-    monkeypatch.setattr("apressure.events.server.polling._cores", lambda: 1)  # it takes turns that nothing needs
+    monkeypatch.setattr("apressure.events.server.outcomes._cores", lambda: 1)  # it takes turns that nothing needs
     selector = Counting()
     server = EventServer(ServerSettings(listen=FREE, url=url))
     ready: Future[Address] = Future()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from apressure.events.server.polling import AWAKE, Polling
+from apressure.events.server.outcomes import AWAKE, Polling
 
 TURN = AWAKE / 10
 """Seconds that a turn takes while nothing comes."""

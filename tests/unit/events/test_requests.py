@@ -7,8 +7,7 @@ import tracemalloc
 
 import pytest
 
-from apressure.events.server.wire.replies import ErrorReply, encode
-from apressure.events.server.wire.requests import Limits, ProtocolError, RequestParser, split_words
+from apressure.events.server.wire import ErrorReply, Limits, ProtocolError, RequestParser, encode, split_words
 
 SMALL = Limits(bulk=64, command=128, arguments=8, inline=64)
 

@@ -22,10 +22,9 @@ from apressure.cli.running import ROUTINE
 from apressure.cli.settings_file import load, show_example
 from apressure.cli.show import print_json
 from apressure.connection.settings import Durability
-from apressure.events.server.health import check
-from apressure.events.server.server import EventServer
+from apressure.events.server.server import EventServer, check_health
 from apressure.events.server.settings import Address, ConnectionLimits, ServerSettings, Tls, redis_url
-from apressure.events.server.wire.requests import Limits
+from apressure.events.server.wire import Limits
 
 _logger = logging.getLogger("apressure.events.server")
 
@@ -191,7 +190,7 @@ async def health(
     except (OSError, ssl.SSLError) as error:
         raise ValueError(f"--tls-ca cannot be used: {error}") from None
     address = Address.parse(addr)
-    took = await check(address, password, context, timeout)
+    took = await check_health(address, password, context, timeout)
     if common.json:
         print_json({"healthy": True, "address": str(address), "milliseconds": round(took * 1000, 3)})
     else:

@@ -1,23 +1,33 @@
-"""Bytes become commands: feed what a client sent, and take its commands.
+"""The wire format of Redis (RESP2 and RESP3), as a server sees it: bytes become commands, replies become bytes.
 
-The rule that this module keeps: whatever a client sends, memory stays below `Limits.command` plus what was fed and not
-taken, and each byte is looked at a fixed number of times. A client that breaks the protocol, or exceeds a limit, gets
-a `ProtocolError`; its connection cannot go on after that, because where the next command begins is unknown.
+The rule that this module keeps: no I/O, no clock, no event loop. Bytes are fed in and taken out. Whatever a client
+sends, memory stays below `Limits.command` plus what was fed and not taken, and each byte is looked at a fixed number of
+times. A client that breaks the protocol, or exceeds a limit, gets a `ProtocolError`; its connection cannot go on after
+that, because where the next command begins is unknown.
+
+| a reply | is sent as |
+| --- | --- |
+| `bytes` | a bulk string, binary safe |
+| `str` | a simple string, such as `OK` |
+| `int` | an integer |
+| `None` | nil: a null bulk string, in RESP3 a null |
+| `list` | an array |
+| `dict` | a map, in RESP2 an array of keys and values |
+| `ErrorReply` | an error |
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Generator, Iterator
-from typing import Final
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, Final
 
 from apressure import validation
 
 MIB: Final = 1 << 20
 _LONGEST_HEADER: Final = 32  # bytes of a line such as "*3" or "$1024", with its end
 _PIECE: Final = 1 << 14  # bytes that are split into lines together
-_DEPTH: Final = 1
 _ARRAY, _BULK = b"*$"  # the first bytes of an array and of a bulk string
 _BLANKS: Final = b" \t\n\r\v\f\0"
 _WORD: Final = re.compile(rb"""([^\s\0"']*+)(?:"((?:\\.|[^"\\])*+)"|'((?:\\'|[^'])*+)')?(?:[\s\0]++|\Z)""", re.DOTALL)
@@ -28,6 +38,9 @@ _ESCAPED: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\
 
 class ProtocolError(Exception):
     """The bytes are no command, or exceed a limit. The text is the error reply, without its `ERR`."""
+
+    def __str__(self) -> str:
+        return f"Protocol error: {self.args[0]}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,7 +86,7 @@ class RequestParser:
         self._lines: list[bytes] = []  # the next bytes of the buffer, split at the ends of lines
         self._line = 0  # the one where the next command begins
         self._split = 0  # up to here the buffer was split into lines
-        self._held = 0  # bytes of the arguments that `_commands` has taken
+        self._held = 0  # bytes of the arguments of the command that `_commands` is in the middle of
         self._commands: Iterator[list[bytes] | None] | None = None  # once it is needed: most clients do without
         self._unfinished = False  # whether it is in the middle of one
         self._error: ProtocolError | None = None
@@ -109,26 +122,20 @@ class RequestParser:
             return None
         command = None if self._unfinished else self._usual()
         if command is None:
-            command = self._go_on()
+            self._commands = self._commands or self._any_commands()
+            try:
+                command = next(self._commands)
+            except ProtocolError as error:
+                self._error = error
+                self._buffer, self._at, self._held, self._lines = b"", 0, 0, []
+                raise
+            self._unfinished = command is None
         if self._at == len(self._buffer):
             self._buffer, self._at, self._split = b"", 0, 0
         elif command is None and self._at:
             self._buffer = bytearray(self._buffer[self._at :])
             self._split -= self._at
             self._at = 0
-        return command
-
-    def _go_on(self) -> list[bytes] | None:
-        """Take a command in any form, as far as it has come; None if more bytes are needed."""
-        if self._commands is None:
-            self._commands = self._any_commands()
-        try:
-            command = next(self._commands)
-        except ProtocolError as error:
-            self._error = error
-            self._buffer, self._at, self._held, self._lines = b"", 0, 0, []
-            raise
-        self._unfinished = command is None
         return command
 
     def _usual(self) -> list[bytes] | None:
@@ -176,27 +183,22 @@ class RequestParser:
             while (count := self._number(self.limits.arguments, "the number of arguments", _ARRAY)) is None:
                 yield None
             arguments: list[bytes] = []
-            size = 0
             while len(arguments) < count:
                 while (length := self._number(self.limits.bulk, "the length of an argument")) is None:
-                    self._held = size
                     yield None
-                if size + length > self.limits.command:
-                    raise ProtocolError(
-                        f"Protocol error: the command is longer than {self.limits.command} bytes; "
-                        "send several smaller ones, or raise --max-command-size"
-                    )
+                if self._held + length > self.limits.command:
+                    what = f"the command is longer than {self.limits.command} bytes"
+                    raise ProtocolError(f"{what}; send several smaller ones, or raise --max-command-size")
                 while (stop := self._at + length) + 2 > len(self._buffer):
-                    self._held = size
                     yield None
                 if self._buffer[stop : stop + 2] != b"\r\n":
-                    raise ProtocolError("Protocol error: an argument is longer than its length says")
+                    raise ProtocolError("an argument is longer than its length says")
                 arguments.append(bytes(self._buffer[self._at : stop]))
-                size += length
+                self._held += length
                 self._at = stop + 2
             if arguments:
+                self.taken += self._held
                 self._held = 0
-                self.taken += size
                 yield arguments
 
     def _number(self, most: int, meaning: str, mark: int = _BULK) -> int | None:
@@ -211,21 +213,19 @@ class RequestParser:
             return None
         if buffer[at] != mark:
             if buffer[at] == _ARRAY:
-                raise ProtocolError(
-                    f"Protocol error: arrays are nested deeper than {_DEPTH}; a command is an array of bulk strings"
-                )
-            raise ProtocolError(f"Protocol error: an argument must begin with '$', not {chr(buffer[at])!r}")
+                raise ProtocolError("arrays are nested deeper than 1; a command is an array of bulk strings")
+            raise ProtocolError(f"an argument must begin with '$', not {chr(buffer[at])!r}")
         if end < 0:
             if len(buffer) - at >= _LONGEST_HEADER:
-                raise ProtocolError(f"Protocol error: {meaning} is not a number")
+                raise ProtocolError(f"{meaning} is not a number")
             return None
         if digits.isdigit():
-            raise ProtocolError(f"Protocol error: {meaning} is {int(digits)}, and the limit is {most}")
+            raise ProtocolError(f"{meaning} is {int(digits)}, and the limit is {most}")
         if mark == _ARRAY and digits[:1] == b"-" and digits[1:].isdigit():
             self._at = end + 2
             return 0
         shown = bytes(digits).decode("ascii", "backslashreplace")
-        raise ProtocolError(f"Protocol error: {meaning} must be a number, not {shown!r}")
+        raise ProtocolError(f"{meaning} must be a number, not {shown!r}")
 
     def _inline(self) -> Generator[None, None, list[bytes]]:
         """Take a line of words."""
@@ -234,7 +234,7 @@ class RequestParser:
             end = self._buffer.find(b"\n", self._at + searched)
             searched = (len(self._buffer) if end < 0 else end) - self._at
             if searched > limits.inline:
-                raise ProtocolError(f"Protocol error: an inline command is longer than {limits.inline} bytes")
+                raise ProtocolError(f"an inline command is longer than {limits.inline} bytes")
             if end >= 0:
                 break
             yield
@@ -242,9 +242,7 @@ class RequestParser:
         self._at = end + 1
         words = split_words(line)
         if len(words) > limits.arguments:
-            raise ProtocolError(
-                f"Protocol error: the number of arguments is {len(words)}, and the limit is {limits.arguments}"
-            )
+            raise ProtocolError(f"the number of arguments is {len(words)}, and the limit is {limits.arguments}")
         return words
 
 
@@ -254,14 +252,12 @@ def split_words(line: bytes) -> list[bytes]:
     Raises:
         ProtocolError: A quote has no end, or a word follows it without a space.
     """
-    if b'"' not in line and b"'" not in line:
-        return line.replace(b"\0", b" ").split()
     words: list[bytes] = []
     line, at = line.strip(_BLANKS), 0
     while at < len(line):
         word = _WORD.match(line, at)
         if word is None:
-            raise ProtocolError("Protocol error: unbalanced quotes in an inline command")
+            raise ProtocolError("unbalanced quotes in an inline command")
         plain, escaped, literal = word.groups(b"")
         words.append(plain + _ESCAPE.sub(_unescaped, escaped) + literal.replace(rb"\'", b"'"))
         at = word.end()
@@ -271,3 +267,62 @@ def split_words(line: bytes) -> list[bytes]:
 def _unescaped(escape: re.Match[bytes]) -> bytes:
     digits, character = escape.groups()
     return bytes.fromhex(digits.decode()) if digits else _ESCAPED.get(character, character)
+
+
+Reply = Any
+"""See the table above. (Recursive types make callers cast.)"""
+
+NOTHING: Final = {2: b"$-1\r\n", 3: b"_\r\n"}
+_ENDS: Final = str.maketrans("\r\n", "  ")
+
+
+class ErrorReply(Exception):
+    """An error that the client gets, such as `ERR missing args`: its text is the reply, the first word the code."""
+
+
+def encode(reply: Reply, protocol: int = 2) -> bytes:
+    """Return a reply as bytes.
+
+    Args:
+        reply: One of the types in the table of this module.
+        protocol: The version of RESP, 2 or 3.
+
+    Raises:
+        TypeError: The reply, or a part of it, has another type.
+    """
+    if type(reply) is str and reply == "OK":
+        return b"+OK\r\n"
+    pieces: list[bytes] = []
+    _encode(reply, protocol, pieces.append)
+    return b"".join(pieces)
+
+
+def _encode(reply: Reply, protocol: int, add: Any) -> None:
+    if isinstance(reply, bytes):
+        add(b"$%d\r\n%b\r\n" % (len(reply), reply))
+    elif isinstance(reply, str):
+        add(b"+%b\r\n" % _line(reply))
+    elif reply is None:
+        add(NOTHING[protocol])
+    elif isinstance(reply, bool):
+        raise TypeError("a truth value is an integer on the wire: send 0 or 1")
+    elif isinstance(reply, int):
+        add(b":%d\r\n" % reply)
+    elif isinstance(reply, ErrorReply):
+        add(b"-%b\r\n" % _line(str(reply)))
+    elif isinstance(reply, dict):
+        add(b"%%%d\r\n" % len(reply) if protocol == 3 else b"*%d\r\n" % (2 * len(reply)))
+        for key, value in reply.items():
+            _encode(key, protocol, add)
+            _encode(value, protocol, add)
+    elif isinstance(reply, (list, Sequence)):  # (the usual one first, since an abstract class takes longer)
+        add(b"*%d\r\n" % len(reply))
+        for one in reply:
+            _encode(one, protocol, add)
+    else:
+        raise TypeError(f"a reply cannot be a {type(reply).__name__}")
+
+
+def _line(text: str) -> bytes:
+    # A name in an error may contain anything; an end of line would begin a reply of its own.
+    return text.translate(_ENDS).encode("utf-8", "surrogateescape")
