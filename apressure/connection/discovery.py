@@ -7,7 +7,6 @@ redirected a command, or a primary that turned out to be a replica. Then they ar
 from __future__ import annotations
 
 import asyncio
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from apressure.concurrency import background
 from apressure.connection.addresses import Address, Node
 from apressure.connection.settings import Settings, settings_from
-from apressure.connection.wire import channel as channels
+from apressure.connection.wire.channel import connect
 from apressure.exceptions import (
     AuthenticationError,
     PressureError,
@@ -78,35 +77,18 @@ class _Asked(Discovery, ABC):
         super().__init__(settings.address)
         self._timeout = settings.connect_timeout
         self._nodes = list(settings.address.nodes)
-        self._asking: asyncio.Task[PressureError | None] | None = None
-        self._askers = 0
+        self._asking = background.Shared(self._ask_all, "asking where the server is")
 
     async def locate(self, slot: int | None) -> Address:
         if (address := self._known(slot)) is None:
-            await self._ask_together()
+            await self._asking.wait()
             if (address := self._known(slot)) is None:
                 lack = "is moving to another address" if slot is None else f"has no node for the slot {slot} at present"
                 raise ServerUnavailableError(f"{self._address.text} {lack}")
         return address
 
-    async def _ask_together(self) -> None:
-        """Ask, or wait for the answer to a question that is under way."""
-        if self._asking is None or self._asking.done():
-            self._asking = background.start(self._ask_all(), "asking where the server is")
-        asking = self._asking
-        self._askers += 1
-        try:
-            await asyncio.wait((asking,))
-        finally:
-            self._askers -= 1
-            if not self._askers and not asking.done():  # no task waits any more
-                self._asking = None
-                asking.cancel()
-        if (failure := asking.result()) is not None:
-            raise copy.copy(failure)
-
-    async def _ask_all(self) -> PressureError | None:
-        """Ask the nodes in turn, and return the error if none answers. The one that answers is first the next time."""
+    async def _ask_all(self) -> None:
+        """Ask the nodes in turn, until one answers. That one is first the next time."""
         failures = []
         for node in list(self._nodes):
             try:
@@ -114,15 +96,13 @@ class _Asked(Discovery, ABC):
             except PressureError as error:
                 failures.append(error)
             else:
-                if node in self._nodes:
-                    self._nodes.remove(node)
-                self._nodes.insert(0, node)
-                return None
+                self._nodes = [node, *(other for other in self._nodes if other != node)]
+                return
         refusals = [error for error in failures if isinstance(error, ServerError)]
         if refusals and len(refusals) == len(failures):
-            return refusals[0]  # all are up, and all refuse
+            raise refusals[0]  # all are up, and all refuse
         reasons = "; ".join(dict.fromkeys(map(str, failures)))
-        return ServerUnavailableError(f"cannot find {self._address.text}: {reasons}")
+        raise ServerUnavailableError(f"cannot find {self._address.text}: {reasons}")
 
     @abstractmethod
     def _known(self, slot: int | None) -> Address | None:
@@ -133,7 +113,7 @@ class _Asked(Discovery, ABC):
         """Ask one node, and cache its answer."""
 
     async def _question(self, address: Address, *command: bytes | str | int) -> Any:
-        channel = await channels.connect(address, self._timeout, self._timeout)
+        channel = await connect(address, self._timeout, self._timeout)
         try:
             return await channel.ask(*command)
         finally:

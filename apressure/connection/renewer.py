@@ -22,10 +22,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from apressure.connection.server import Node, Server
+from apressure.connection.server import Node, Outages, Server
 from apressure.connection.settings import Settings
 from apressure.connection.wire.channel import no_room
-from apressure.connection.wire.outages import Outages
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.core.leases.renewal import RETRY, Renewal
 from apressure.core.leases.timer import Timer, look_at

@@ -6,15 +6,14 @@ import asyncio
 import dataclasses
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable
 from typing import TypeVar
 
 from apressure.connection import discovery
 from apressure.connection.addresses import Address
 from apressure.connection.settings import RECONNECT_BACKOFF, RETRY_BACKOFF, Settings
-from apressure.connection.wire import channel as channels
-from apressure.connection.wire.channel import Channel, RESPChannel
-from apressure.connection.wire.outages import Outages
+from apressure.connection.wire.channel import FULL, Channel, RESPChannel, connect, no_room, unreachable
 from apressure.connection.wire.replies import NOT_EXECUTED
 from apressure.exceptions import (
     AuthenticationError,
@@ -29,6 +28,54 @@ logger = logging.getLogger("apressure")
 T = TypeVar("T")
 
 OLDEST_VERSION = (6, 2)
+
+
+class Outages:
+    """The servers that one client has lost and not reached since.
+
+    Args:
+        level: The level of the log lines.
+    """
+
+    def __init__(self, level: int = logging.INFO) -> None:
+        self._level = level
+        self._reached: set[str] = set()
+        self._since: dict[str, float] = {}
+        self._lost_by: dict[Hashable, str] = {}
+
+    def lost(self, node: Hashable, address: Address, reason: str) -> None:
+        """A connection was lost: this client did not end it.
+
+        Args:
+            node: The node that it was for. A failover may lead the next one to another address.
+            address: Where the server was.
+            reason: How the connection ended.
+        """
+        self._lost_by[node] = address.text
+        if address.text not in self._since:
+            self._since[address.text] = time.monotonic()
+            logger.log(
+                self._level, "lost the connection to the server at %s: %s", address.text, reason,
+                extra={"event": "connection_lost", "address": address.text, "error": reason},
+            )  # fmt: skip
+
+    def connected(self, node: Hashable, address: Address) -> None:
+        """A connection for a node was opened, the first one or one more."""
+        if address.text not in self._reached:
+            self._reached.add(address.text)
+            logger.log(
+                self._level, "connected to the server at %s", address.text,
+                extra={"event": "connected", "address": address.text},
+            )  # fmt: skip
+        if not self._since:
+            return
+        lost = {address.text, self._lost_by.pop(node, address.text)}
+        found = [self._since.pop(text) for text in lost if text in self._since]
+        if found:
+            seconds = time.monotonic() - min(found)
+            text = "connected to the server at %s again, %.1f seconds after the loss"
+            extra = {"event": "reconnected", "address": address.text, "seconds": seconds}
+            logger.log(self._level, text, address.text, seconds, extra=extra)
 
 
 class Server:
@@ -71,11 +118,8 @@ class Server:
 
     def _node_with(self, slot: int | None) -> Node:
         if slot not in self._nodes:
-            self._nodes[slot] = self._make_node(slot)
+            self._nodes[slot] = Node(self, slot)
         return self._nodes[slot]
-
-    def _make_node(self, slot: int | None) -> Node:
-        return Node(self, slot)
 
     def add_reclaimer(self, close_idle: Callable[[], bool], node: Node | None = None) -> None:
         """Register a function that closes an idle connection when `max_connections` is reached.
@@ -106,6 +150,29 @@ class Server:
                 )
         self.connections += 1
 
+    async def open(self, address: Address, response_timeout: float) -> Channel:
+        """Open a channel to an address, and check what is there: one try. Arguments and errors are as for `connect`."""
+        settings, timeout = self.settings, self.settings.connect_timeout
+        if settings.fake is not None:
+            from apressure.connection.wire.fake import FakeredisChannel
+
+            return FakeredisChannel(settings.fake, address)
+        channel = await connect(address, timeout, response_timeout)
+        self.address = address.text
+        try:
+            async with asyncio.timeout(timeout):
+                await self.greet(channel)
+        except BaseException as error:
+            channel.abort("the connection was refused, or is no longer needed")
+            if isinstance(error, ServerUnavailableError):
+                raise unreachable(address, error) from None
+            if isinstance(error, TimeoutError):
+                raise ServerUnavailableError(
+                    f"the server at {address.text} accepts connections but does not answer (within {timeout:g} seconds)"
+                ) from None
+            raise
+        return channel
+
     async def greet(self, channel: RESPChannel) -> None:
         """Check that the server answers and accepts this client; the first time, its version too."""
         try:
@@ -113,7 +180,7 @@ class Server:
         except AuthenticationError:
             raise  # clearer than the error of a later command
         except ServerError as error:
-            if channels.FULL in str(error):
+            if FULL in str(error):
                 raise ServerUnavailableError(str(error)) from None
             answer = b""  # the user may not run INFO; on an old server, the first missing command will raise
         if not self.reached:
@@ -147,7 +214,7 @@ class Node:
         self._discovery = server.discovery
         self._slot = slot
         self._written = False
-        self._invalidations: dict[str, int] = {}
+        self._invalidated: dict[str, float] = {}
 
     async def connect(self, response_timeout: float | None = None) -> Channel:
         """Open one connection.
@@ -186,7 +253,13 @@ class Node:
         failures = 0
         while True:
             try:
-                return await self._connect_once(response_timeout)
+                address = await self._discovery.locate(self._slot)
+                try:
+                    return await self.server.open(address, response_timeout)
+                except ServerUnavailableError as error:
+                    if not no_room(error):  # a full server has not moved: keep its other connections
+                        self.invalidate(address)
+                    raise
             except ServerUnavailableError as error:
                 pause = RECONNECT_BACKOFF.pause(failures)
                 if not self.server.reached or not self.settings.retry_timeout:
@@ -197,39 +270,6 @@ class Node:
                     ) from None
             failures += 1
             await asyncio.sleep(pause)
-
-    async def _connect_once(self, response_timeout: float) -> Channel:
-        settings = self.settings
-        if settings.fake is not None:
-            from apressure.connection.wire.fake import FakeredisChannel
-
-            return FakeredisChannel(settings.fake, settings.address)
-        address = await self._discovery.locate(self._slot)
-        try:
-            channel = await channels.connect(address, settings.connect_timeout, response_timeout)
-            self.server.address = address.text
-            await self._greet(channel)
-        except ServerUnavailableError as error:
-            if not channels.no_room(error):  # a full server has not moved: keep its other connections
-                self.invalidate(address)
-            raise
-        return channel
-
-    async def _greet(self, channel: RESPChannel) -> None:
-        timeout = self.settings.connect_timeout
-        try:
-            async with asyncio.timeout(timeout):
-                await self.server.greet(channel)
-        except BaseException as error:
-            channel.abort("the connection was refused, or is no longer needed")
-            if isinstance(error, ServerUnavailableError):
-                raise channels.unreachable(channel.address, error) from None
-            if isinstance(error, TimeoutError):
-                raise ServerUnavailableError(
-                    f"the server at {channel.address.text} accepts connections but does not answer "
-                    f"(within {timeout:g} seconds)"
-                ) from None
-            raise
 
     async def ask(
         self,
@@ -300,12 +340,12 @@ class Node:
 
     def invalidate(self, address: Address) -> None:
         """The server may have left this address: look it up again before the next connection."""
-        self._invalidations[address.text] = self.invalidations(address) + 1
+        self._invalidated[address.text] = asyncio.get_running_loop().time()
         self._discovery.invalidate(self._slot, address)
 
-    def invalidations(self, address: Address) -> int:
-        """How often an address was invalidated. A connection that is older than the last time may be half-open."""
-        return self._invalidations.get(address.text, 0)
+    def invalidated_at(self, address: Address) -> float:
+        """When an address was last invalidated, by the event loop's clock. An older connection may be half-open."""
+        return self._invalidated.get(address.text, 0.0)
 
     def note_write(self) -> None:
         """The server accepted a write, so it was no replica then."""

@@ -25,7 +25,6 @@ class Request:
             for steps that it does not apply to.
         reply_lost: A reply was lost, so the step may have been executed.
         began: When it was first to be sent, by the event loop's clock.
-        number: Its place in the order of all requests.
         until: When it may no longer be sent again, by the event loop's clock; 0 before its first failure.
         refusals: How often the server gave a temporary refusal.
     """
@@ -38,7 +37,6 @@ class Request:
     whole: bool = False
     changed: Callable[[Any], bool] | None = None
     reply_lost: bool = False
-    number: int = 0
     began: float = 0.0
     until: float = 0.0
     refusals: int = 0
