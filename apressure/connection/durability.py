@@ -57,15 +57,14 @@ async def check(channel: Channel, node: Node) -> None:
 
 async def _count(channel: Channel, node: Node) -> None:
     """Count the replicas: those that are connected, or that Sentinels know."""
+    answer, refused = b"", None
     try:
-        answer: Any = await channel.ask(b"INFO", b"replication")
-    except PermissionDeniedError:
-        if not node.count(channel.address, 0):
-            raise
-        return
+        answer = await channel.ask(b"INFO", b"replication")
+    except PermissionDeniedError as error:
+        refused = error
     found = re.search(rb"connected_slaves:(\d+)", answer)
     if not node.count(channel.address, int(found[1]) if found else 0):
-        raise ServerError(
+        raise refused or ServerError(
             f"durability='all' would confirm nothing: the server at {channel.address.text} has no replica; nothing was "
             "written. Connect its replicas first, or leave out durability="
         )

@@ -54,28 +54,22 @@ class Outages:
         self._lost_by[node] = address.text
         if address.text not in self._since:
             self._since[address.text] = time.monotonic()
-            logger.log(
-                self._level, "lost the connection to the server at %s: %s", address.text, reason,
-                extra={"event": "connection_lost", "address": address.text, "error": reason},
-            )  # fmt: skip
+            self._log("connection_lost", address, "lost the connection to the server at %s: %s", error=reason)
 
     def connected(self, node: Hashable, address: Address) -> None:
         """A connection for a node was opened, the first one or one more."""
         if address.text not in self._reached:
             self._reached.add(address.text)
-            logger.log(
-                self._level, "connected to the server at %s", address.text,
-                extra={"event": "connected", "address": address.text},
-            )  # fmt: skip
-        if not self._since:
-            return
-        lost = {address.text, self._lost_by.pop(node, address.text)}
-        found = [self._since.pop(text) for text in lost if text in self._since]
-        if found:
-            seconds = time.monotonic() - min(found)
+            self._log("connected", address, "connected to the server at %s")
+        lost = {address.text, self._lost_by.pop(node, address.text)} & self._since.keys()
+        if lost:
+            seconds = time.monotonic() - min(self._since.pop(text) for text in lost)
             text = "connected to the server at %s again, %.1f seconds after the loss"
-            extra = {"event": "reconnected", "address": address.text, "seconds": seconds}
-            logger.log(self._level, text, address.text, seconds, extra=extra)
+            self._log("reconnected", address, text, seconds=seconds)
+
+    def _log(self, event: str, address: Address, text: str, **what: object) -> None:
+        extra = {"event": event, "address": address.text, **what}
+        logger.log(self._level, text, address.text, *what.values(), extra=extra)
 
 
 class Server:

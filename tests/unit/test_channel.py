@@ -199,7 +199,7 @@ async def test_the_watch_looks_at_the_oldest_reply_and_rests_when_there_is_none(
     fixture.call("A")
     fixture.channel.data_received(b"+a\r\n")
     async with asyncio.timeout(10):
-        while fixture.channel._due._timer is not None:  # it is set to look, until it finds nothing to wait for
+        while fixture.channel._due.timer is not None:  # it is set to look, until it finds nothing to wait for
             await asyncio.sleep(0.01)
     assert fixture.channel.up
     fixture.call("B")

@@ -133,8 +133,16 @@ class RESPChannel(asyncio.Protocol, Channel):
         if not self.up:
             self._loop.call_soon(on_reply, ConnectionLost(self._reason))
             return
-        self._outgoing.write(head.pack(command), at_once=not self._due)
-        self._due.add(on_reply)
+        pieces, due, outgoing = head.pack(command), self._due, self._outgoing
+        if due or outgoing.pieces or len(pieces) > 1:
+            outgoing.add(pieces)
+        else:
+            outgoing.transport.write(pieces[0])
+        if not due:
+            due.heard = self._loop.time()
+        due.append(on_reply)
+        if due.timer is None:
+            due.watch()
 
     def abort(self, reason: str, lost: bool = False) -> None:
         if self.up:
@@ -221,11 +229,8 @@ class _Outgoing:
         self.paused = False
         self._turn: asyncio.Handle | None = None
 
-    def write(self, pieces: Sequence[bytes | memoryview], at_once: bool) -> None:
-        """Write a packed command: at once if that is wanted or it is large, or else together with later ones."""
-        if at_once and not self.pieces and len(pieces) == 1:
-            self.transport.write(pieces[0])
-            return
+    def add(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Write a packed command: at once if it is large, or else together with later ones."""
         self.pieces += pieces
         if len(pieces[0]) >= MUCH:
             self.flush()
@@ -263,38 +268,33 @@ class _Due(deque[OnReply]):
 
     Attributes:
         heard: When the server gave the last sign of life, or the oldest of these commands was sent after it.
+        timer: Looks whether they are overdue; None while it need not.
     """
+
+    __slots__ = ("_on_silence", "_timeout", "heard", "timer")
 
     def __init__(self, timeout: float, on_silence: Callable[[str], object]) -> None:
         super().__init__()
         self.heard = 0.0
         self._timeout = timeout
         self._on_silence = on_silence
-        self._timer: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
 
-    def add(self, on_reply: OnReply) -> None:
-        """A command has been sent."""
-        if not self:
-            self.heard = asyncio.get_running_loop().time()
-        self.append(on_reply)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._timeout, self._look)
-
-    def end(self) -> list[OnReply]:
-        """Return those that get no reply any more."""
-        if self._timer is not None:
-            self._timer.cancel()
-        ended = list(self)
-        self.clear()
-        return ended
-
-    def _look(self) -> None:
-        """Look at the oldest reply, and come back when that one is overdue."""
-        loop, self._timer = asyncio.get_running_loop(), None
+    def watch(self) -> None:
+        """Look at the oldest reply, if there is one, and again when that one is overdue."""
+        loop, self.timer = asyncio.get_running_loop(), None
         if self and loop.time() >= self.heard + self._timeout:
             self._on_silence(f"the server did not answer for {self._timeout:g} seconds")
         elif self:
-            self._timer = loop.call_at(self.heard + self._timeout, self._look)
+            self.timer = loop.call_at(self.heard + self._timeout, self.watch)
+
+    def end(self) -> list[OnReply]:
+        """Return those that get no reply any more."""
+        if self.timer is not None:
+            self.timer.cancel()
+        ended = list(self)
+        self.clear()
+        return ended
 
 
 async def reply_of(channel: Channel, command: Sequence[Argument], head: Head = NO_HEAD) -> Any:
