@@ -17,7 +17,7 @@ from apressure import (
 )
 from apressure.connection.addresses import Address
 from apressure.connection.wire.reconnecting import ReconnectingConnection
-from apressure.connection.wire.request import Request
+from apressure.connection.wire.script import Request
 from apressure.pressure.engine.sending import script
 from tests.integration.conftest import eventually, in_time
 from tests.unit.fakes import FakeChannel, FakeNode

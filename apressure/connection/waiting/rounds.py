@@ -15,8 +15,7 @@ from typing import Any, Final, Protocol
 
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
-from apressure.connection.wire.request import Request
-from apressure.connection.wire.script import Script
+from apressure.connection.wire.script import Request, Script
 
 ROUND: Final = 2.0
 """Seconds from one look to the next where several clients wait in line; the others are looked at every other time."""

@@ -23,8 +23,7 @@ from apressure.connection.settings import Settings
 from apressure.connection.wire.channel import Channel, reply_of
 from apressure.connection.wire.command import NO_HEAD, Argument, Head, Packed
 from apressure.connection.wire.reconnecting import ReconnectingConnection, scan
-from apressure.connection.wire.request import Request
-from apressure.connection.wire.script import Call
+from apressure.connection.wire.script import Call, Request
 
 R = TypeVar("R")
 

@@ -24,8 +24,7 @@ from apressure.connection.settings import RECONNECT_BACKOFF, RETRY_BACKOFF
 from apressure.connection.wire.channel import Channel, ConnectionLost
 from apressure.connection.wire.command import is_large
 from apressure.connection.wire.replies import NOT_EXECUTED, UNREADABLE
-from apressure.connection.wire.request import Request
-from apressure.connection.wire.script import Script, answer_of
+from apressure.connection.wire.script import Request, Script, answer_of
 from apressure.core.driver import NotSentError
 from apressure.exceptions import ClientClosedError, OutcomeUnknownError, ServerError, ServerUnavailableError
 

@@ -10,9 +10,7 @@ from typing import Any, Final
 from apressure.concurrency.settle import set_result_once, wait_shielded
 from apressure.connection.client import Client
 from apressure.connection.wire.command import Argument
-from apressure.connection.wire.request import Request
-from apressure.connection.wire.script import Call, Script
-from apressure.connection.wire.series import Series
+from apressure.connection.wire.script import Call, Request, Script, Series
 from apressure.core.asking import Undo, ask
 from apressure.core.counts import Counts
 from apressure.core.driver import Connection, OnAnswer

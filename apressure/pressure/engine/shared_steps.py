@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from apressure.connection.wire.command import Argument
-from apressure.connection.wire.request import Request
-from apressure.connection.wire.series import Series
+from apressure.connection.wire.script import Request, Series
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.waiting import Wait
 from apressure.pressure.engine.dead_letters import DeadLetters

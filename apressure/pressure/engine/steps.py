@@ -13,8 +13,7 @@ from typing import Any
 
 from apressure.connection.renewer import Renewer
 from apressure.connection.wire.command import Argument
-from apressure.connection.wire.request import Request
-from apressure.connection.wire.series import Series
+from apressure.connection.wire.script import Request, Series
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.leases.renewal import Held, Renewal
 from apressure.core.waiting import Wait

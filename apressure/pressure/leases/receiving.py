@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from apressure import logs
-from apressure.connection.wire.request import Request
+from apressure.connection.wire.script import Request
 from apressure.core.leases.renewal import Renewal
 from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError, LeaseLostError, QueueDoesNotExistError

@@ -19,8 +19,7 @@ from apressure.concurrency.settle import note_sent, set_result_once
 from apressure.connection.client import Client
 from apressure.connection.sender import StepSender, flag
 from apressure.connection.wire.command import Argument
-from apressure.connection.wire.request import Request
-from apressure.connection.wire.series import Series
+from apressure.connection.wire.script import Request, Series
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from apressure import ServerError
-from apressure.connection.wire.request import Request
+from apressure.connection.wire.script import Request
 from tests.integration.conftest import Opener, eventually, open_two
 
 ITEMS = [b"%d" % number for number in range(300)]
