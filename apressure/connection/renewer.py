@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from apressure.concurrency.backoff import pause_until
 from apressure.connection.server import Node, Outages, Server
 from apressure.connection.settings import Settings
 from apressure.connection.wire.channel import no_room
@@ -90,9 +91,7 @@ class Renewer(Timer):
         self._renewals.clear()
         self._leave_thread()
         if self._thread is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    await self._thread.ended.wait()
+            await pause_until(self._thread.ended, timeout)
 
     def failed(self, renewal: Renewal, error: Exception) -> None:
         """A renewal has failed: the client's event loop tries at once, if it turns, and the thread again later."""
@@ -258,10 +257,7 @@ class _Thread:
         self._loop = asyncio.get_running_loop()
         try:
             while not self._renewer.over:
-                pause = self._renewer.look_at_all(renew)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._woken.wait()
+                await pause_until(self._woken, self._renewer.look_at_all(renew))
                 self._woken.clear()
         finally:
             for connection in connections.values():
