@@ -79,10 +79,10 @@ class Address(NamedTuple):
 
     text: str
     connection_class: type[Any] = Connection
-    connection_options: Options = {}
+    connection_options: Mapping[str, Any] = {}
     service: str | None = None
     nodes: tuple[Node, ...] = ()
-    sentinel_options: Options = {}
+    sentinel_options: Mapping[str, Any] = {}
 
     def __repr__(self) -> str:
         return f"Address(text={self.text!r}, service={self.service!r}, nodes={self.nodes!r})"

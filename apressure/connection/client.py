@@ -119,9 +119,7 @@ class Client(SharedClient):
             connection: The connection for steps.
             script: Returns the script that looks.
         """
-        if connection not in self._rounds:
-            self._rounds[connection] = Rounds(connection, script)
-        return self._rounds[connection]
+        return self._rounds.setdefault(connection, Rounds(connection, script))
 
     async def queues(self) -> list[str]:
         """Return the names of the queues that exist under the client's prefix, sorted.

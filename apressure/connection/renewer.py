@@ -131,20 +131,14 @@ class Renewer(Timer):
     def look_at_all(self, renew: Callable[[Renewal], None]) -> float:
         """Renew what is due, and return in how many seconds to look again. Called in the thread."""
         self._wake_at = math.inf  # what is added from here on asks for another look
-        runs = self._home_runs()
-        pause = look_at(self._renewals if runs else (), renew)
-        if self._renewals and not runs:
-            pause = _PAUSED
-        self._wake_at = time.monotonic() + pause
-        return pause
-
-    def _home_runs(self) -> bool:
-        """Whether the client's event loop runs, or is blocked; asks it to say when it turns."""
         if not self._turning:
             self._turning = True
             self.call_home(self._has_turned)
-        running = self.home is not None and self.home.is_running()
-        return running and self.home_thread is not None and self.home_thread.is_alive()
+        home, thread = self.home, self.home_thread
+        runs = home is not None and home.is_running() and thread is not None and thread.is_alive()  # or is blocked
+        pause = look_at(self._renewals, renew) if runs or not self._renewals else _PAUSED
+        self._wake_at = time.monotonic() + pause
+        return pause
 
     def _has_turned(self) -> None:
         self._turning = False

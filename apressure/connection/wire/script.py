@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import operator
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from apressure.connection.wire.channel import Channel, ConnectionLost
 from apressure.connection.wire.command import Argument, Head
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
 
 # The last argument is a tag that comes back with the answer, so that a reply to another request is recognized. A number
 # comes back in one string with the tag, which is faster for the server than a list.
@@ -166,14 +164,12 @@ def prelude_of(package: str) -> str:
     """
     from importlib import resources
 
+    by_name = operator.attrgetter("name")
     folder = resources.files(package) / "lua"
     one = folder / "prelude.lua"
-    own = [one] if one.is_file() else _by_name(folder / "prelude")
-    return "".join(part.read_text() for part in (*_by_name(resources.files("apressure.connection") / "lua"), *own))
-
-
-def _by_name(folder: Traversable) -> list[Traversable]:
-    return sorted(folder.iterdir(), key=lambda part: part.name)
+    own = [one] if one.is_file() else sorted((folder / "prelude").iterdir(), key=by_name)
+    shared = sorted((resources.files("apressure.connection") / "lua").iterdir(), key=by_name)
+    return "".join(part.read_text() for part in (*shared, *own))
 
 
 def used(prelude: str, step: str) -> str:
