@@ -11,17 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
+from apressure import exceptions as errors
 from apressure.concurrency import background
 from apressure.connection.addresses import Address, Node
 from apressure.connection.settings import Settings, settings_from
 from apressure.connection.wire.channel import connect
-from apressure.exceptions import (
-    AuthenticationError,
-    PressureError,
-    ServerError,
-    ServerTooOldError,
-    ServerUnavailableError,
-)
 
 
 class Discovery:
@@ -84,7 +78,7 @@ class _Asked(Discovery, ABC):
             await self._asking.wait()
             if (address := self._known(slot)) is None:
                 lack = "is moving to another address" if slot is None else f"has no node for the slot {slot} at present"
-                raise ServerUnavailableError(f"{self._address.text} {lack}")
+                raise errors.ServerUnavailableError(f"{self._address.text} {lack}")
         return address
 
     async def _ask_all(self) -> None:
@@ -93,16 +87,16 @@ class _Asked(Discovery, ABC):
         for node in list(self._nodes):
             try:
                 await self._ask(node)
-            except PressureError as error:
+            except errors.PressureError as error:
                 failures.append(error)
             else:
                 self._nodes = [node, *(other for other in self._nodes if other != node)]
                 return
-        refusals = [error for error in failures if isinstance(error, ServerError)]
+        refusals = [error for error in failures if isinstance(error, errors.ServerError)]
         if refusals and len(refusals) == len(failures):
             raise refusals[0]  # all are up, and all refuse
         reasons = "; ".join(dict.fromkeys(map(str, failures)))
-        raise ServerUnavailableError(f"cannot find {self._address.text}: {reasons}")
+        raise errors.ServerUnavailableError(f"cannot find {self._address.text}: {reasons}")
 
     @abstractmethod
     def _known(self, slot: int | None) -> Address | None:
@@ -141,24 +135,26 @@ class Sentinels(_Asked):
         sentinel = self._address.sentinel_at(*node)
         try:
             place = await self._question(sentinel, b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._service)
-        except ServerTooOldError:
-            raise ServerError(f"the server at {sentinel.text} is not a Sentinel. Use redis://") from None
-        except AuthenticationError as error:
-            raise AuthenticationError(
+        except errors.ServerTooOldError:
+            raise errors.ServerError(f"the server at {sentinel.text} is not a Sentinel. Use redis://") from None
+        except errors.AuthenticationError as error:
+            raise errors.AuthenticationError(
                 f"the Sentinel at {sentinel.text} refused the credentials ({error.code}). Give sentinel_password= "
                 "(and sentinel_username=), or the same in the URL's query",
                 code=error.code,
             ) from None
         if place is None:
-            raise ServerUnavailableError(f"the Sentinel at {sentinel.text} does not know {self._service!r}")
+            raise errors.ServerUnavailableError(f"the Sentinel at {sentinel.text} does not know {self._service!r}")
         primary = self._address.at(place[0].decode(), int(place[1]))
         # A Sentinel that was cut off may name a primary that has been replaced (Sentinel clients, step 3).
         try:
             role = (await self._question(primary, b"ROLE"))[0]
-        except ServerError:
+        except errors.ServerError:
             role = b"master"  # the user may not run ROLE
         if role != b"master":
-            raise ServerUnavailableError(f"{primary.text}, which the Sentinel at {sentinel.text} named, is a replica")
+            raise errors.ServerUnavailableError(
+                f"{primary.text}, which the Sentinel at {sentinel.text} named, is a replica"
+            )
         if self._counts:
             replicas = await self._question(sentinel, b"SENTINEL", b"REPLICAS", self._service)
             self.replicas = max(self.replicas, len(replicas))
@@ -190,10 +186,10 @@ class Cluster(_Asked):
     async def _ask(self, node: Node) -> None:
         try:
             ranges = await self._question(self._address.at(*node), b"CLUSTER", b"SLOTS")
-        except ServerError as error:
+        except errors.ServerError as error:
             if "cluster support disabled" not in str(error):
                 raise
-            raise ServerError(
+            raise errors.ServerError(
                 f"the server at {node[0]}:{node[1]} is not a node of a cluster. Use redis://", code=error.code
             ) from None
         slots: dict[int, Address] = {}
@@ -203,7 +199,7 @@ class Cluster(_Asked):
             address = found.setdefault(place, self._address.at(*place))
             slots.update(dict.fromkeys(range(first, last + 1), address))
         if not slots:
-            raise ServerUnavailableError(f"the node {node[0]}:{node[1]} does not know the slots of its cluster")
+            raise errors.ServerUnavailableError(f"the node {node[0]}:{node[1]} does not know the slots of its cluster")
         self._slots, self._stale = slots, False
         self._nodes = [*found, *(place for place in self._startup if place not in found)]
 

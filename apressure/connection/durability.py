@@ -93,13 +93,12 @@ class Confirmation:
 
     def send(self) -> None:
         """Send them. The command has just been sent."""
-        durability = self._durability
-        milliseconds = max(1, int(durability.timeout * 1000))
-        if durability.replicas == "all":  # not counted: the server was loading, or a replica
+        replicas, milliseconds = self._durability.replicas, max(1, int(self._durability.timeout * 1000))
+        if replicas == "all":  # not counted: the server was loading, or a replica
             self._send(int, b"WAIT", 0, 1)
-        elif durability.replicas:
-            self._send(int, b"WAIT", durability.replicas, milliseconds)
-        if durability.fsync:
+        elif replicas:
+            self._send(int, b"WAIT", replicas, milliseconds)
+        if self._durability.fsync:
             self._send(list, b"WAITAOF", 1, 0, milliseconds)
 
     def _send(self, kind: type, *question: Argument) -> None:

@@ -10,18 +10,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable
 from typing import TypeVar
 
+from apressure import exceptions as errors
 from apressure.connection import discovery
 from apressure.connection.addresses import Address
 from apressure.connection.settings import RECONNECT_BACKOFF, RETRY_BACKOFF, Settings
 from apressure.connection.wire.channel import FULL, Channel, RESPChannel, connect, no_room, unreachable
 from apressure.connection.wire.replies import NOT_EXECUTED
-from apressure.exceptions import (
-    AuthenticationError,
-    ConnectionLimitError,
-    ServerError,
-    ServerTooOldError,
-    ServerUnavailableError,
-)
 
 logger = logging.getLogger("apressure")
 
@@ -138,7 +132,7 @@ class Server:
         if limit is not None and self.connections >= limit:
             reclaimers = sorted(self._reclaimers.items(), key=lambda entry: entry[1] is not None)
             if not any(close_idle() for close_idle, wanted_by in reclaimers if wanted_by is not node):
-                raise ConnectionLimitError(
+                raise errors.ConnectionLimitError(
                     f"all {limit} connections of this client are in use (max_connections={limit}); each queue that "
                     "waits needs up to five. Raise the limit, or wait on fewer queues at a time"
                 )
@@ -158,10 +152,10 @@ class Server:
                 await self.greet(channel)
         except BaseException as error:
             channel.abort("the connection was refused, or is no longer needed")
-            if isinstance(error, ServerUnavailableError):
+            if isinstance(error, errors.ServerUnavailableError):
                 raise unreachable(address, error) from None
             if isinstance(error, TimeoutError):
-                raise ServerUnavailableError(
+                raise errors.ServerUnavailableError(
                     f"the server at {address.text} accepts connections but does not answer (within {timeout:g} seconds)"
                 ) from None
             raise
@@ -171,17 +165,17 @@ class Server:
         """Check that the server answers and accepts this client; the first time, its version too."""
         try:
             answer = await channel.ask(*((b"PING",) if self.reached else (b"INFO", b"server")))
-        except AuthenticationError:
+        except errors.AuthenticationError:
             raise  # clearer than the error of a later command
-        except ServerError as error:
+        except errors.ServerError as error:
             if FULL in str(error):
-                raise ServerUnavailableError(str(error)) from None
+                raise errors.ServerUnavailableError(str(error)) from None
             answer = b""  # the user may not run INFO; on an old server, the first missing command will raise
         if not self.reached:
             version = re.search(rb"redis_version:(\d+)\.(\d+)", answer)
             valkey = b"valkey_version:" in answer
             if version and not valkey and (int(version[1]), int(version[2])) < OLDEST_VERSION:
-                raise ServerTooOldError(
+                raise errors.ServerTooOldError(
                     f"the server at {self.address} is Redis {int(version[1])}.{int(version[2])}: "
                     "apressure needs Redis 6.2 or later, or Valkey"
                 )
@@ -246,20 +240,20 @@ class Node:
         deadline = loop.time() + self.settings.retry_timeout
         failures = 0
         while True:
+            address = None
             try:
                 address = await self._discovery.locate(self._slot)
-                try:
-                    return await self.server.open(address, response_timeout)
-                except ServerUnavailableError as error:
-                    if not no_room(error):  # a full server has not moved: keep its other connections
-                        self.invalidate(address)
-                    raise
-            except ServerUnavailableError as error:
+                return await self.server.open(address, response_timeout)
+            except errors.ServerUnavailableError as error:
+                if address is not None and not no_room(
+                    error
+                ):  # a full server has not moved: keep its other connections
+                    self.invalidate(address)
                 pause = RECONNECT_BACKOFF.pause(failures)
                 if not self.server.reached or not self.settings.retry_timeout:
                     raise
                 if loop.time() + pause > deadline:
-                    raise ServerUnavailableError(
+                    raise errors.ServerUnavailableError(
                         f"{error} (tried again for {self.settings.retry_timeout:g} seconds)"
                     ) from None
             failures += 1
@@ -290,9 +284,9 @@ class Node:
             channel = await connected()
             try:
                 return await send(channel)
-            except (ServerUnavailableError, ServerError) as error:
+            except (errors.ServerUnavailableError, errors.ServerError) as error:
                 until = until or loop.time() + self.settings.retry_timeout
-                if isinstance(error, ServerUnavailableError):
+                if isinstance(error, errors.ServerUnavailableError):
                     self.invalidate(channel.address)
                     again = reads
                 elif again := self.note_redirect(error, channel.address):
@@ -345,7 +339,7 @@ class Node:
         """The server accepted a write, so it was no replica then."""
         self._written = True
 
-    def note_redirect(self, error: ServerError, address: Address) -> bool:
+    def note_redirect(self, error: errors.ServerError, address: Address) -> bool:
         """Note what an error says about where the data is now.
 
         Returns:
