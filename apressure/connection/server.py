@@ -245,9 +245,7 @@ class Node:
                 address = await self._discovery.locate(self._slot)
                 return await self.server.open(address, response_timeout)
             except errors.ServerUnavailableError as error:
-                if address is not None and not no_room(
-                    error
-                ):  # a full server has not moved: keep its other connections
+                if address is not None and not no_room(error):  # a full server has not moved
                     self.invalidate(address)
                 pause = RECONNECT_BACKOFF.pause(failures)
                 if not self.server.reached or not self.settings.retry_timeout:
