@@ -92,9 +92,8 @@ class Blocking:
 
         All keys belong to one queue. The first command's first argument is a key.
         """
-        connection = functools.partial(self._at, commands[0][1:2])
-        packed = [(NO_HEAD, command) for command in commands]
-        return self._repeatedly(lambda: connection().repeat(functools.partial(_transaction, packed), reads=True))
+        send = functools.partial(_transaction, [(NO_HEAD, command) for command in commands])
+        return self._repeatedly(lambda: self._at(commands[0][1:2]).repeat(send, reads=True))
 
     def push_once(self, key: bytes, count: int, packed: Any, milliseconds: int) -> int:
         """Push packed messages and make the list expire: a transaction that must not be repeated.

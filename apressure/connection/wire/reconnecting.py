@@ -207,10 +207,9 @@ class ReconnectingConnection:
         elif reply.code == "NOSCRIPT":
             request.whole = True
             self._transmit(channel, request)
-        elif self.node.note_redirect(reply, channel.address):
-            self._drop(channel)
-            self._retry_later(request, reply)
-        elif reply.code in NOT_EXECUTED:
+        elif (moved := self.node.note_redirect(reply, channel.address)) or reply.code in NOT_EXECUTED:
+            if moved:
+                self._drop(channel)
             self._retry_later(request, reply)
         else:
             self._fail(request, reply)
