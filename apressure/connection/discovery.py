@@ -29,8 +29,9 @@ class Discovery:
     follows = False
     replicas = 0
 
-    def __init__(self, address: Address) -> None:
-        self._address = address
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._address = settings.address
 
     async def locate(self, slot: int | None) -> Address:  # noqa: ARG002
         """Return the address of the server that has the slot (None: of any server)."""
@@ -50,16 +51,11 @@ class Discovery:
 class Embedded(Discovery):
     """The private server of this process; the first connection starts it."""
 
-    def __init__(self, address: Address, directory: str | None) -> None:
-        super().__init__(address)
-        self._directory = directory
-
     async def locate(self, slot: int | None) -> Address:  # noqa: ARG002
         from apressure import embedded
 
-        server = await asyncio.to_thread(embedded.shared, self._directory)
-        self._address = settings_from({"url": server.url}, {}).address
-        return self._address
+        server = await asyncio.to_thread(embedded.shared, self._settings.embedded_directory)
+        return settings_from({"url": server.url}, {}).address
 
 
 class _Asked(Discovery, ABC):
@@ -68,8 +64,7 @@ class _Asked(Discovery, ABC):
     follows = True
 
     def __init__(self, settings: Settings) -> None:
-        super().__init__(settings.address)
-        self._timeout = settings.connect_timeout
+        super().__init__(settings)
         self._nodes = list(settings.address.nodes)
         self._asking = background.Shared(self._ask_all, "asking where the server is")
 
@@ -107,7 +102,7 @@ class _Asked(Discovery, ABC):
         """Ask one node, and cache its answer."""
 
     async def _question(self, address: Address, *command: bytes | str | int) -> Any:
-        channel = await connect(address, self._timeout, self._timeout)
+        channel = await connect(address, self._settings.connect_timeout, self._settings.connect_timeout)
         try:
             return await channel.ask(*command)
         finally:
@@ -121,7 +116,6 @@ class Sentinels(_Asked):
         super().__init__(settings)
         assert settings.address.service is not None
         self._service = settings.address.service
-        self._counts = settings.durability is not None and settings.durability.replicas == "all"
         self._primary: Address | None = None
 
     def invalidate(self, slot: int | None, address: Address) -> None:  # noqa: ARG002
@@ -155,7 +149,7 @@ class Sentinels(_Asked):
             raise errors.ServerUnavailableError(
                 f"{primary.text}, which the Sentinel at {sentinel.text} named, is a replica"
             )
-        if self._counts:
+        if self._settings.durability is not None and self._settings.durability.replicas == "all":
             replicas = await self._question(sentinel, b"SENTINEL", b"REPLICAS", self._service)
             self.replicas = max(self.replicas, len(replicas))
         self._primary = primary
@@ -166,7 +160,6 @@ class Cluster(_Asked):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self._startup = settings.address.nodes
         self._slots: dict[int, Address] = {}
         self._stale = True
 
@@ -201,7 +194,7 @@ class Cluster(_Asked):
         if not slots:
             raise errors.ServerUnavailableError(f"the node {node[0]}:{node[1]} does not know the slots of its cluster")
         self._slots, self._stale = slots, False
-        self._nodes = [*found, *(place for place in self._startup if place not in found)]
+        self._nodes = [*found, *(place for place in self._address.nodes if place not in found)]
 
     async def slots(self) -> list[int | None]:
         await self.locate(None)
@@ -231,9 +224,7 @@ def slot_of(address: Address, keys: Iterable[bytes]) -> int | None:
 def discovery_for(settings: Settings) -> Discovery:
     """Return the discovery of the server of these settings."""
     if settings.embedded:
-        return Embedded(settings.address, settings.embedded_directory)
+        return Embedded(settings)
     if settings.address.service is not None:
         return Sentinels(settings)
-    if settings.address.nodes:
-        return Cluster(settings)
-    return Discovery(settings.address)
+    return Cluster(settings) if settings.address.nodes else Discovery(settings)
