@@ -212,9 +212,8 @@ def _of_many(
     for key in ("username", "password"):
         if about_sentinels.get(f"sentinel_{key}"):
             sentinel_options[key] = about_sentinels[f"sentinel_{key}"]
-    return Address(
-        f"{service!r} of the Sentinels {places}", connection_class, options, service, nodes, sentinel_options
-    )
+    text = f"{service!r} of the Sentinels {places}"
+    return Address(text, connection_class, options, service, nodes, sentinel_options)
 
 
 def _nodes(given: Any, kind: str) -> tuple[Node, ...]:
@@ -278,11 +277,8 @@ def _parsed(url: str) -> ParseResult:
     scheme = parts.scheme
     if scheme not in ("redis", "rediss", "unix", *_MANY):
         raise ValueError(f"the URL must begin with {_SCHEMES}, not {scheme or url.rsplit('@', maxsplit=1)[-1][:40]!r}")
-    if (
-        scheme != "unix"
-        and "@" not in parts.netloc
-        and "@" in parts.path + parts.fragment + parts.query.partition("=")[0]
-    ):
+    behind = parts.path + parts.fragment + parts.query.partition("=")[0]
+    if scheme != "unix" and "@" not in parts.netloc and "@" in behind:
         raise ValueError(f"the URL is not valid: {QUOTE}")
     return parts
 

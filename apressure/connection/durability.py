@@ -120,13 +120,9 @@ class Confirmation:
         if isinstance(reply, ConnectionLost):
             self._finish(reply)
         elif lack := str(reply) if isinstance(reply, Exception) else self._lack(reply):
-            self._finish(
-                DurabilityError(
-                    f"the server carried out the operation, but {lack}: it may be lost when the server fails. "
-                    "Check the replicas and the disk before you repeat it",
-                    answer=self._answer,
-                )
-            )
+            what = f"the server carried out the operation, but {lack}: it may be lost when the server fails"
+            advice = "Check the replicas and the disk before you repeat it"
+            self._finish(DurabilityError(f"{what}. {advice}", answer=self._answer))
         self._open -= 1
         if not self._open:
             self._finish(self._answer)

@@ -204,11 +204,9 @@ class _Thread:
     def __init__(self, renewer: Renewer, settings: Settings) -> None:
         self.ended = asyncio.Event()
         self._renewer = renewer
+        patience = min(settings.response_timeout, _PATIENCE)
         self._settings = settings._replace(
-            durability=None,
-            max_connections=None,
-            retry_timeout=RETRY,
-            response_timeout=min(settings.response_timeout, _PATIENCE),
+            durability=None, max_connections=None, retry_timeout=RETRY, response_timeout=patience
         )
         self._woken = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -172,13 +172,11 @@ class Server:
                 raise errors.ServerUnavailableError(str(error)) from None
             answer = b""  # the user may not run INFO; on an old server, the first missing command will raise
         if not self.reached:
-            version = re.search(rb"redis_version:(\d+)\.(\d+)", answer)
-            valkey = b"valkey_version:" in answer
-            if version and not valkey and (int(version[1]), int(version[2])) < OLDEST_VERSION:
-                raise errors.ServerTooOldError(
-                    f"the server at {self.address} is Redis {int(version[1])}.{int(version[2])}: "
-                    "apressure needs Redis 6.2 or later, or Valkey"
-                )
+            found = re.search(rb"redis_version:(\d+)\.(\d+)", answer)
+            version = (int(found[1]), int(found[2])) if found and b"valkey_version:" not in answer else OLDEST_VERSION
+            if version < OLDEST_VERSION:
+                is_old = f"the server at {self.address} is Redis {version[0]}.{version[1]}"
+                raise errors.ServerTooOldError(f"{is_old}: apressure needs Redis 6.2 or later, or Valkey")
             self.reached = True
 
 

@@ -353,16 +353,9 @@ async def connect(address: Address, connect_timeout: float, response_timeout: fl
         ServerError: It refused something else, such as the number of the database.
         ServerUnavailableError: It could not be reached.
     """
-    connection = address.connection_class(
-        **{
-            "socket_connect_timeout": connect_timeout,
-            **host_check(address.connection_class, address.connection_options),
-            **address.connection_options,
-            "socket_timeout": connect_timeout,
-            "protocol": 2,
-            **NAMELESS,
-        }
-    )
+    check = host_check(address.connection_class, address.connection_options)
+    options = {"socket_connect_timeout": connect_timeout, **check, **address.connection_options}
+    connection = address.connection_class(**{**options, "socket_timeout": connect_timeout, "protocol": 2, **NAMELESS})
     # No CLIENT SETINFO: two round trips, and Redis 6 and 7.0 answer with errors.
     connection.driver_info = connection.lib_name = connection.lib_version = None
     try:
