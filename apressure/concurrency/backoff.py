@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import random
 
 
@@ -26,3 +28,10 @@ class Backoff:
         """
         longest: float = min(self._most, self._first * self._factor ** min(failures, 60))
         return longest * random.uniform(0.5, 1.0)
+
+
+async def pause_until(event: asyncio.Event, seconds: float) -> None:
+    """Pause for so many seconds, or until the event is set."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

@@ -28,13 +28,16 @@ from apressure import validation
 Node = tuple[str, int]
 """Host and port."""
 
+Options = Mapping[str, Any]
+"""Options by their names: the client's, or the arguments of a connection of redis-py."""
+
 NAMELESS: dict[str, None] = (
     {"driver_info": None} if "driver_info" in inspect.signature(AbstractConnection).parameters else {}
 )
 """Keeps later versions of redis-py from reading their own version from a file for each connection."""
 
 
-def host_check(connection_class: type[Any], options: Mapping[str, Any]) -> dict[str, bool]:
+def host_check(connection_class: type[Any], options: Options) -> dict[str, bool]:
     """Return the option that makes redis-py before 6 check the host name in a certificate, unless it is turned off."""
     if not issubclass(connection_class, SSLConnection) or options.get("ssl_cert_reqs") in ("none", ssl.CERT_NONE):
         return {}
@@ -95,7 +98,7 @@ class Address(NamedTuple):
         return Address(f"{host}:{port}", self.connection_class, options)
 
 
-def find(options: Mapping[str, Any], environment: Mapping[str, str]) -> Address:
+def find(options: Options, environment: Mapping[str, str]) -> Address:
     """Return the server's address.
 
     Args:
@@ -163,21 +166,18 @@ def adopt(client: Any) -> Address:
     tls = issubclass(connection_class, SSLConnection)
     adopted = _adopted(pool.connection_kwargs, tls)
     if connection_class.__module__ == "redis.asyncio.sentinel":
-        manager, service = pool.sentinel_manager, pool.service_name
-        asked = [sentinel.connection_pool.connection_kwargs for sentinel in manager.sentinels]
+        pools = [sentinel.connection_pool for sentinel in pool.sentinel_manager.sentinels]
+        asked = [sentinel.connection_kwargs for sentinel in pools]
         nodes = tuple((str(one.get("host", "localhost")), int(one.get("port", 26379))) for one in asked)
-        sentinel_tls = any(
-            issubclass(sentinel.connection_pool.connection_class, SSLConnection) for sentinel in manager.sentinels
-        )
-        if sentinel_tls != tls:
+        if any(issubclass(sentinel.connection_class, SSLConnection) for sentinel in pools) != tls:
             raise TypeError("redis= of Sentinels: Sentinels and servers must both use TLS, or neither")
         kind = SSLConnection if tls else Connection
-        found = _of_many("sentinels", nodes, kind, adopted, {"service": str(service)})
+        found = _of_many("sentinels", nodes, kind, adopted, {"service": str(pool.service_name)})
         return found._replace(sentinel_options=_adopted(asked[0], tls))
     return Address(_text(adopted), connection_class, adopted)
 
 
-def _adopted(options: Mapping[str, Any], tls: bool) -> dict[str, Any]:
+def _adopted(options: Options, tls: bool) -> dict[str, Any]:
     return {
         key: value
         for key, value in options.items()
@@ -185,17 +185,13 @@ def _adopted(options: Mapping[str, Any], tls: bool) -> dict[str, Any]:
     }
 
 
-def _text(connection: Mapping[str, Any]) -> str:
+def _text(connection: Options) -> str:
     where = connection.get("path") or f"{connection.get('host', 'localhost')}:{connection.get('port', 6379)}"
     return f"{where} (database {connection.get('db') or 0})"
 
 
 def _of_many(
-    kind: str,
-    nodes: tuple[Node, ...],
-    connection_class: type[Any],
-    connection: Mapping[str, Any],
-    about_sentinels: Mapping[str, Any],
+    kind: str, nodes: tuple[Node, ...], connection_class: type[Any], connection: Options, about_sentinels: Options
 ) -> Address:
     options = {key: value for key, value in connection.items() if key not in ("host", "port")}
     places = ", ".join(f"{host}:{port}" for host, port in nodes)
@@ -216,9 +212,8 @@ def _of_many(
     for key in ("username", "password"):
         if about_sentinels.get(f"sentinel_{key}"):
             sentinel_options[key] = about_sentinels[f"sentinel_{key}"]
-    return Address(
-        f"{service!r} of the Sentinels {places}", connection_class, options, service, nodes, sentinel_options
-    )
+    text = f"{service!r} of the Sentinels {places}"
+    return Address(text, connection_class, options, service, nodes, sentinel_options)
 
 
 def _nodes(given: Any, kind: str) -> tuple[Node, ...]:
@@ -247,20 +242,15 @@ def _node(text: str, default_port: int, shown: bool = True) -> Node:
         raise ValueError(f"an address must be host:port; {_ELSEWHERE}")
     match = re.fullmatch(r"(?:\[(.+)\]|([^:/]+))(?::([0-9]*))?", text)
     host, port = (match[1] or match[2], match[3]) if match else (text, None)
-    if not host or set("/[]") & set(host) or not _valid(host):
+    valid = host and not set("/[]") & set(host)
+    if valid and ":" in host:
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            valid = False
+    if not valid:
         raise ValueError(f"an address must be host:port, not {text!r}" if shown else _ADDRESS)
     return host, int(_checked({"port": int(port or default_port)})["port"])
-
-
-def _valid(host: str) -> bool:
-    """Whether it is a name, or an IPv4 or IPv6 address."""
-    if ":" not in host:
-        return True
-    try:
-        ipaddress.IPv6Address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -287,11 +277,8 @@ def _parsed(url: str) -> ParseResult:
     scheme = parts.scheme
     if scheme not in ("redis", "rediss", "unix", *_MANY):
         raise ValueError(f"the URL must begin with {_SCHEMES}, not {scheme or url.rsplit('@', maxsplit=1)[-1][:40]!r}")
-    if (
-        scheme != "unix"
-        and "@" not in parts.netloc
-        and "@" in parts.path + parts.fragment + parts.query.partition("=")[0]
-    ):
+    behind = parts.path + parts.fragment + parts.query.partition("=")[0]
+    if scheme != "unix" and "@" not in parts.netloc and "@" in behind:
         raise ValueError(f"the URL is not valid: {QUOTE}")
     return parts
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Unpack
 
 from apressure import logs, validation
-from apressure.concurrency.settle import wait_shielded
+from apressure.concurrency.settle import wait_for_answer
 from apressure.connection.renewer import Renewer
 from apressure.connection.server import Node, Server
 from apressure.connection.settings import MAX_NAME, ClientOptions, OtherOptions, settings_from
@@ -79,21 +79,14 @@ class Client(SharedClient):
             rounds.end()
         if not self.on_its_loop:
             return  # never used, or its connections belong to another event loop or to the parent process
-        if self._connections:
-            logs.closing(len(self._connections))
-        unfinished = asyncio.gather(*self._unfinished, return_exceptions=True)
+        logs.closing(len(self._connections))
+        unfinished, timeout = asyncio.gather(*self._unfinished, return_exceptions=True), self.settings.settle_timeout
         try:
-            await asyncio.wait((unfinished,), timeout=self.settings.settle_timeout)
-        except asyncio.CancelledError:
-            await wait_shielded(unfinished, self.settings.settle_timeout)
-            raise
+            await wait_for_answer(unfinished, timeout, timeout)
         finally:
             connections = list(self._connections.values())
             try:
-                await asyncio.gather(
-                    self.renewer.aclose(self.settings.settle_timeout),
-                    *(connection.aclose(self.settings.settle_timeout) for connection in connections),
-                )
+                await asyncio.gather(self.renewer.aclose(timeout), *(one.aclose(timeout) for one in connections))
             finally:
                 for connection in connections:
                     connection.end()  # its aclose does not begin if a cancellation comes first
@@ -119,9 +112,7 @@ class Client(SharedClient):
             connection: The connection for steps.
             script: Returns the script that looks.
         """
-        if connection not in self._rounds:
-            self._rounds[connection] = Rounds(connection, script)
-        return self._rounds[connection]
+        return self._rounds.setdefault(connection, Rounds(connection, script))
 
     async def queues(self) -> list[str]:
         """Return the names of the queues that exist under the client's prefix, sorted.

@@ -7,22 +7,15 @@ redirected a command, or a primary that turned out to be a replica. Then they ar
 from __future__ import annotations
 
 import asyncio
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
+from apressure import exceptions as errors
 from apressure.concurrency import background
 from apressure.connection.addresses import Address, Node
 from apressure.connection.settings import Settings, settings_from
-from apressure.connection.wire import channel as channels
-from apressure.exceptions import (
-    AuthenticationError,
-    PressureError,
-    ServerError,
-    ServerTooOldError,
-    ServerUnavailableError,
-)
+from apressure.connection.wire.channel import connect
 
 
 class Discovery:
@@ -36,8 +29,9 @@ class Discovery:
     follows = False
     replicas = 0
 
-    def __init__(self, address: Address) -> None:
-        self._address = address
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._address = settings.address
 
     async def locate(self, slot: int | None) -> Address:  # noqa: ARG002
         """Return the address of the server that has the slot (None: of any server)."""
@@ -57,16 +51,11 @@ class Discovery:
 class Embedded(Discovery):
     """The private server of this process; the first connection starts it."""
 
-    def __init__(self, address: Address, directory: str | None) -> None:
-        super().__init__(address)
-        self._directory = directory
-
     async def locate(self, slot: int | None) -> Address:  # noqa: ARG002
         from apressure import embedded
 
-        server = await asyncio.to_thread(embedded.shared, self._directory)
-        self._address = settings_from({"url": server.url}, {}).address
-        return self._address
+        server = await asyncio.to_thread(embedded.shared, self._settings.embedded_directory)
+        return settings_from({"url": server.url}, {}).address
 
 
 class _Asked(Discovery, ABC):
@@ -75,54 +64,34 @@ class _Asked(Discovery, ABC):
     follows = True
 
     def __init__(self, settings: Settings) -> None:
-        super().__init__(settings.address)
-        self._timeout = settings.connect_timeout
+        super().__init__(settings)
         self._nodes = list(settings.address.nodes)
-        self._asking: asyncio.Task[PressureError | None] | None = None
-        self._askers = 0
+        self._asking = background.Shared(self._ask_all, "asking where the server is")
 
     async def locate(self, slot: int | None) -> Address:
         if (address := self._known(slot)) is None:
-            await self._ask_together()
+            await self._asking.wait()
             if (address := self._known(slot)) is None:
                 lack = "is moving to another address" if slot is None else f"has no node for the slot {slot} at present"
-                raise ServerUnavailableError(f"{self._address.text} {lack}")
+                raise errors.ServerUnavailableError(f"{self._address.text} {lack}")
         return address
 
-    async def _ask_together(self) -> None:
-        """Ask, or wait for the answer to a question that is under way."""
-        if self._asking is None or self._asking.done():
-            self._asking = background.start(self._ask_all(), "asking where the server is")
-        asking = self._asking
-        self._askers += 1
-        try:
-            await asyncio.wait((asking,))
-        finally:
-            self._askers -= 1
-            if not self._askers and not asking.done():  # no task waits any more
-                self._asking = None
-                asking.cancel()
-        if (failure := asking.result()) is not None:
-            raise copy.copy(failure)
-
-    async def _ask_all(self) -> PressureError | None:
-        """Ask the nodes in turn, and return the error if none answers. The one that answers is first the next time."""
+    async def _ask_all(self) -> None:
+        """Ask the nodes in turn, until one answers. That one is first the next time."""
         failures = []
         for node in list(self._nodes):
             try:
                 await self._ask(node)
-            except PressureError as error:
+            except errors.PressureError as error:
                 failures.append(error)
             else:
-                if node in self._nodes:
-                    self._nodes.remove(node)
-                self._nodes.insert(0, node)
-                return None
-        refusals = [error for error in failures if isinstance(error, ServerError)]
+                self._nodes = [node, *(other for other in self._nodes if other != node)]
+                return
+        refusals = [error for error in failures if isinstance(error, errors.ServerError)]
         if refusals and len(refusals) == len(failures):
-            return refusals[0]  # all are up, and all refuse
+            raise refusals[0]  # all are up, and all refuse
         reasons = "; ".join(dict.fromkeys(map(str, failures)))
-        return ServerUnavailableError(f"cannot find {self._address.text}: {reasons}")
+        raise errors.ServerUnavailableError(f"cannot find {self._address.text}: {reasons}")
 
     @abstractmethod
     def _known(self, slot: int | None) -> Address | None:
@@ -133,7 +102,7 @@ class _Asked(Discovery, ABC):
         """Ask one node, and cache its answer."""
 
     async def _question(self, address: Address, *command: bytes | str | int) -> Any:
-        channel = await channels.connect(address, self._timeout, self._timeout)
+        channel = await connect(address, self._settings.connect_timeout, self._settings.connect_timeout)
         try:
             return await channel.ask(*command)
         finally:
@@ -147,7 +116,6 @@ class Sentinels(_Asked):
         super().__init__(settings)
         assert settings.address.service is not None
         self._service = settings.address.service
-        self._counts = settings.durability is not None and settings.durability.replicas == "all"
         self._primary: Address | None = None
 
     def invalidate(self, slot: int | None, address: Address) -> None:  # noqa: ARG002
@@ -161,25 +129,27 @@ class Sentinels(_Asked):
         sentinel = self._address.sentinel_at(*node)
         try:
             place = await self._question(sentinel, b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._service)
-        except ServerTooOldError:
-            raise ServerError(f"the server at {sentinel.text} is not a Sentinel. Use redis://") from None
-        except AuthenticationError as error:
-            raise AuthenticationError(
+        except errors.ServerTooOldError:
+            raise errors.ServerError(f"the server at {sentinel.text} is not a Sentinel. Use redis://") from None
+        except errors.AuthenticationError as error:
+            raise errors.AuthenticationError(
                 f"the Sentinel at {sentinel.text} refused the credentials ({error.code}). Give sentinel_password= "
                 "(and sentinel_username=), or the same in the URL's query",
                 code=error.code,
             ) from None
         if place is None:
-            raise ServerUnavailableError(f"the Sentinel at {sentinel.text} does not know {self._service!r}")
+            raise errors.ServerUnavailableError(f"the Sentinel at {sentinel.text} does not know {self._service!r}")
         primary = self._address.at(place[0].decode(), int(place[1]))
         # A Sentinel that was cut off may name a primary that has been replaced (Sentinel clients, step 3).
         try:
             role = (await self._question(primary, b"ROLE"))[0]
-        except ServerError:
+        except errors.ServerError:
             role = b"master"  # the user may not run ROLE
         if role != b"master":
-            raise ServerUnavailableError(f"{primary.text}, which the Sentinel at {sentinel.text} named, is a replica")
-        if self._counts:
+            raise errors.ServerUnavailableError(
+                f"{primary.text}, which the Sentinel at {sentinel.text} named, is a replica"
+            )
+        if self._settings.durability is not None and self._settings.durability.replicas == "all":
             replicas = await self._question(sentinel, b"SENTINEL", b"REPLICAS", self._service)
             self.replicas = max(self.replicas, len(replicas))
         self._primary = primary
@@ -190,7 +160,6 @@ class Cluster(_Asked):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self._startup = settings.address.nodes
         self._slots: dict[int, Address] = {}
         self._stale = True
 
@@ -210,10 +179,10 @@ class Cluster(_Asked):
     async def _ask(self, node: Node) -> None:
         try:
             ranges = await self._question(self._address.at(*node), b"CLUSTER", b"SLOTS")
-        except ServerError as error:
+        except errors.ServerError as error:
             if "cluster support disabled" not in str(error):
                 raise
-            raise ServerError(
+            raise errors.ServerError(
                 f"the server at {node[0]}:{node[1]} is not a node of a cluster. Use redis://", code=error.code
             ) from None
         slots: dict[int, Address] = {}
@@ -223,9 +192,9 @@ class Cluster(_Asked):
             address = found.setdefault(place, self._address.at(*place))
             slots.update(dict.fromkeys(range(first, last + 1), address))
         if not slots:
-            raise ServerUnavailableError(f"the node {node[0]}:{node[1]} does not know the slots of its cluster")
+            raise errors.ServerUnavailableError(f"the node {node[0]}:{node[1]} does not know the slots of its cluster")
         self._slots, self._stale = slots, False
-        self._nodes = [*found, *(place for place in self._startup if place not in found)]
+        self._nodes = [*found, *(place for place in self._address.nodes if place not in found)]
 
     async def slots(self) -> list[int | None]:
         await self.locate(None)
@@ -255,9 +224,7 @@ def slot_of(address: Address, keys: Iterable[bytes]) -> int | None:
 def discovery_for(settings: Settings) -> Discovery:
     """Return the discovery of the server of these settings."""
     if settings.embedded:
-        return Embedded(settings.address, settings.embedded_directory)
+        return Embedded(settings)
     if settings.address.service is not None:
         return Sentinels(settings)
-    if settings.address.nodes:
-        return Cluster(settings)
-    return Discovery(settings.address)
+    return Cluster(settings) if settings.address.nodes else Discovery(settings)

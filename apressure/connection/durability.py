@@ -57,15 +57,14 @@ async def check(channel: Channel, node: Node) -> None:
 
 async def _count(channel: Channel, node: Node) -> None:
     """Count the replicas: those that are connected, or that Sentinels know."""
+    answer, refused = b"", None
     try:
-        answer: Any = await channel.ask(b"INFO", b"replication")
-    except PermissionDeniedError:
-        if not node.count(channel.address, 0):
-            raise
-        return
+        answer = await channel.ask(b"INFO", b"replication")
+    except PermissionDeniedError as error:
+        refused = error
     found = re.search(rb"connected_slaves:(\d+)", answer)
     if not node.count(channel.address, int(found[1]) if found else 0):
-        raise ServerError(
+        raise refused or ServerError(
             f"durability='all' would confirm nothing: the server at {channel.address.text} has no replica; nothing was "
             "written. Connect its replicas first, or leave out durability="
         )
@@ -94,13 +93,12 @@ class Confirmation:
 
     def send(self) -> None:
         """Send them. The command has just been sent."""
-        durability = self._durability
-        milliseconds = max(1, int(durability.timeout * 1000))
-        if durability.replicas == "all":  # not counted: the server was loading, or a replica
+        replicas, milliseconds = self._durability.replicas, max(1, int(self._durability.timeout * 1000))
+        if replicas == "all":  # not counted: the server was loading, or a replica
             self._send(int, b"WAIT", 0, 1)
-        elif durability.replicas:
-            self._send(int, b"WAIT", durability.replicas, milliseconds)
-        if durability.fsync:
+        elif replicas:
+            self._send(int, b"WAIT", replicas, milliseconds)
+        if self._durability.fsync:
             self._send(list, b"WAITAOF", 1, 0, milliseconds)
 
     def _send(self, kind: type, *question: Argument) -> None:
@@ -122,13 +120,9 @@ class Confirmation:
         if isinstance(reply, ConnectionLost):
             self._finish(reply)
         elif lack := str(reply) if isinstance(reply, Exception) else self._lack(reply):
-            self._finish(
-                DurabilityError(
-                    f"the server carried out the operation, but {lack}: it may be lost when the server fails. "
-                    "Check the replicas and the disk before you repeat it",
-                    answer=self._answer,
-                )
-            )
+            what = f"the server carried out the operation, but {lack}: it may be lost when the server fails"
+            advice = "Check the replicas and the disk before you repeat it"
+            self._finish(DurabilityError(f"{what}. {advice}", answer=self._answer))
         self._open -= 1
         if not self._open:
             self._finish(self._answer)

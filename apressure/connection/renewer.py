@@ -22,10 +22,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from apressure.connection.server import Node, Server
+from apressure.concurrency.backoff import pause_until
+from apressure.connection.server import Node, Outages, Server
 from apressure.connection.settings import Settings
 from apressure.connection.wire.channel import no_room
-from apressure.connection.wire.outages import Outages
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.core.leases.renewal import RETRY, Renewal
 from apressure.core.leases.timer import Timer, look_at
@@ -91,9 +91,7 @@ class Renewer(Timer):
         self._renewals.clear()
         self._leave_thread()
         if self._thread is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    await self._thread.ended.wait()
+            await pause_until(self._thread.ended, timeout)
 
     def failed(self, renewal: Renewal, error: Exception) -> None:
         """A renewal has failed: the client's event loop tries at once, if it turns, and the thread again later."""
@@ -133,20 +131,14 @@ class Renewer(Timer):
     def look_at_all(self, renew: Callable[[Renewal], None]) -> float:
         """Renew what is due, and return in how many seconds to look again. Called in the thread."""
         self._wake_at = math.inf  # what is added from here on asks for another look
-        runs = self._home_runs()
-        pause = look_at(self._renewals if runs else (), renew)
-        if self._renewals and not runs:
-            pause = _PAUSED
-        self._wake_at = time.monotonic() + pause
-        return pause
-
-    def _home_runs(self) -> bool:
-        """Whether the client's event loop runs, or is blocked; asks it to say when it turns."""
         if not self._turning:
             self._turning = True
             self.call_home(self._has_turned)
-        running = self.home is not None and self.home.is_running()
-        return running and self.home_thread is not None and self.home_thread.is_alive()
+        home, thread = self.home, self.home_thread
+        runs = home is not None and home.is_running() and thread is not None and thread.is_alive()  # or is blocked
+        pause = look_at(self._renewals, renew) if runs or not self._renewals else _PAUSED
+        self._wake_at = time.monotonic() + pause
+        return pause
 
     def _has_turned(self) -> None:
         self._turning = False
@@ -212,11 +204,9 @@ class _Thread:
     def __init__(self, renewer: Renewer, settings: Settings) -> None:
         self.ended = asyncio.Event()
         self._renewer = renewer
+        patience = min(settings.response_timeout, _PATIENCE)
         self._settings = settings._replace(
-            durability=None,
-            max_connections=None,
-            retry_timeout=RETRY,
-            response_timeout=min(settings.response_timeout, _PATIENCE),
+            durability=None, max_connections=None, retry_timeout=RETRY, response_timeout=patience
         )
         self._woken = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -259,10 +249,7 @@ class _Thread:
         self._loop = asyncio.get_running_loop()
         try:
             while not self._renewer.over:
-                pause = self._renewer.look_at_all(renew)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._woken.wait()
+                await pause_until(self._woken, self._renewer.look_at_all(renew))
                 self._woken.clear()
         finally:
             for connection in connections.values():

@@ -12,9 +12,7 @@ from typing import Any, ClassVar, Final
 from apressure.concurrency.settle import set_result_once
 from apressure.connection.client import Client
 from apressure.connection.wire.command import Argument
-from apressure.connection.wire.request import Request
-from apressure.connection.wire.script import Call, Script
-from apressure.connection.wire.series import Series
+from apressure.connection.wire.script import Call, Request, Script, Series
 from apressure.core.asking import Undo, ask
 from apressure.core.counts import Counts
 from apressure.core.driver import Connection, OnAnswer
@@ -28,21 +26,50 @@ def script(room: str, name: str) -> Script:
     return Script(room, name)
 
 
-class StepSender(ABC):
-    """Sends the steps of one queue that any number of clients share.
+def soon(send: Callable[[OnAnswer], object]) -> asyncio.Future[Any]:
+    """Send a step; returns what completes with its answer, which may be an exception."""
+    done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    send(functools.partial(set_result_once, done))
+    return done
+
+
+class Sender:
+    """Sends the steps of one queue.
 
     Args:
         client: The client whose connection they use.
+        keys: The queue's keys.
         name: The queue's name.
         node_keys: Say which node has the queue; None for the KEYS of a script.
 
     Attributes:
-        name: As given.
-        keys: The queue's keys.
+        name, keys: As given.
         script_keys: The KEYS of a script.
         connection: The connection for steps.
         settle_timeout: Seconds for which a cancelled caller waits for the outcome.
         counts: What the queue object has done so far.
+    """
+
+    _room: ClassVar[str]
+    """The package that has the scripts."""
+
+    def __init__(self, client: Client, keys: Any, name: str, node_keys: Iterable[bytes] | None = None) -> None:
+        self.name = name
+        self.keys = keys
+        self.settle_timeout = client.settings.settle_timeout
+        self.counts = Counts()
+        self._script = functools.partial(script, self._room)
+        self._unnumbered = Series(self._script, keys.for_script, "none")
+        self.script_keys = self._unnumbered.keys
+        self.connection = client.connection_for(self.script_keys if node_keys is None else node_keys)
+
+    def series(self) -> Series:
+        """Return a new series of numbered steps."""
+        return Series(self._script, self.keys.for_script)
+
+
+class StepSender(Sender, ABC):
+    """Sends the steps of one queue that any number of clients share. Arguments and attributes are those of `Sender`.
 
     Raises:
         TypeError: The name is not a string.
@@ -52,26 +79,14 @@ class StepSender(ABC):
     _keys: ClassVar[type[Any]]
     """The class of `keys`; made of the queue's name."""
 
-    _room: ClassVar[str]
-    """The package that has the scripts."""
+    _soon = staticmethod(soon)
 
     _not_durable: ClassVar[frozenset[str]]
     """Steps that `durability=` does not apply to: they change nothing, or nothing that cannot be done again."""
 
     def __init__(self, client: Client, name: str, node_keys: Iterable[bytes] | None = None) -> None:
-        self.name = name
-        self.keys: Any = self._keys(name)
-        self.settle_timeout = client.settings.settle_timeout
-        self.counts = Counts()
-        self._script = functools.partial(script, self._room)
-        self._unnumbered = Series(self._script, self.keys.for_script, "none")
-        self.script_keys = self._unnumbered.keys
-        self.connection = client.connection_for(self.script_keys if node_keys is None else node_keys)
+        super().__init__(client, self._keys(name), name, node_keys)
         self._pool: list[Series] = []
-
-    def series(self) -> Series:
-        """Return a new series of numbered steps."""
-        return Series(self._script, self.keys.for_script)
 
     @abstractmethod
     def _read(self, reply: Any, token: bytes) -> Any:
@@ -113,13 +128,6 @@ class StepSender(ABC):
             return await self._ask(
                 lambda on_answer: self._send(series.call(name), [series.next(), b"0", *arguments], on_answer, 1)
             )
-
-    @staticmethod
-    def _soon(send: Callable[[OnAnswer], Request]) -> asyncio.Future[Any]:
-        """Send a step; returns what completes with its answer, which may be an exception."""
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        send(functools.partial(set_result_once, done))
-        return done
 
     @contextlib.contextmanager
     def _series(self) -> Iterator[Series]:

@@ -6,29 +6,64 @@ import asyncio
 import dataclasses
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable
 from typing import TypeVar
 
+from apressure import exceptions as errors
 from apressure.connection import discovery
 from apressure.connection.addresses import Address
 from apressure.connection.settings import RECONNECT_BACKOFF, RETRY_BACKOFF, Settings
-from apressure.connection.wire import channel as channels
-from apressure.connection.wire.channel import Channel, RESPChannel
-from apressure.connection.wire.outages import Outages
+from apressure.connection.wire.channel import FULL, Channel, RESPChannel, connect, no_room, unreachable
 from apressure.connection.wire.replies import NOT_EXECUTED
-from apressure.exceptions import (
-    AuthenticationError,
-    ConnectionLimitError,
-    ServerError,
-    ServerTooOldError,
-    ServerUnavailableError,
-)
 
 logger = logging.getLogger("apressure")
 
 T = TypeVar("T")
 
 OLDEST_VERSION = (6, 2)
+
+
+class Outages:
+    """The servers that one client has lost and not reached since.
+
+    Args:
+        level: The level of the log lines.
+    """
+
+    def __init__(self, level: int = logging.INFO) -> None:
+        self._level = level
+        self._reached: set[str] = set()
+        self._since: dict[str, float] = {}
+        self._lost_by: dict[Hashable, str] = {}
+
+    def lost(self, node: Hashable, address: Address, reason: str) -> None:
+        """A connection was lost: this client did not end it.
+
+        Args:
+            node: The node that it was for. A failover may lead the next one to another address.
+            address: Where the server was.
+            reason: How the connection ended.
+        """
+        self._lost_by[node] = address.text
+        if address.text not in self._since:
+            self._since[address.text] = time.monotonic()
+            self._log("connection_lost", address, "lost the connection to the server at %s: %s", error=reason)
+
+    def connected(self, node: Hashable, address: Address) -> None:
+        """A connection for a node was opened, the first one or one more."""
+        if address.text not in self._reached:
+            self._reached.add(address.text)
+            self._log("connected", address, "connected to the server at %s")
+        lost = {address.text, self._lost_by.pop(node, address.text)} & self._since.keys()
+        if lost:
+            seconds = time.monotonic() - min(self._since.pop(text) for text in lost)
+            text = "connected to the server at %s again, %.1f seconds after the loss"
+            self._log("reconnected", address, text, seconds=seconds)
+
+    def _log(self, event: str, address: Address, text: str, **what: object) -> None:
+        extra = {"event": event, "address": address.text, **what}
+        logger.log(self._level, text, address.text, *what.values(), extra=extra)
 
 
 class Server:
@@ -71,11 +106,8 @@ class Server:
 
     def _node_with(self, slot: int | None) -> Node:
         if slot not in self._nodes:
-            self._nodes[slot] = self._make_node(slot)
+            self._nodes[slot] = Node(self, slot)
         return self._nodes[slot]
-
-    def _make_node(self, slot: int | None) -> Node:
-        return Node(self, slot)
 
     def add_reclaimer(self, close_idle: Callable[[], bool], node: Node | None = None) -> None:
         """Register a function that closes an idle connection when `max_connections` is reached.
@@ -100,30 +132,51 @@ class Server:
         if limit is not None and self.connections >= limit:
             reclaimers = sorted(self._reclaimers.items(), key=lambda entry: entry[1] is not None)
             if not any(close_idle() for close_idle, wanted_by in reclaimers if wanted_by is not node):
-                raise ConnectionLimitError(
+                raise errors.ConnectionLimitError(
                     f"all {limit} connections of this client are in use (max_connections={limit}); each queue that "
                     "waits needs up to five. Raise the limit, or wait on fewer queues at a time"
                 )
         self.connections += 1
 
+    async def open(self, address: Address, response_timeout: float) -> Channel:
+        """Open a channel to an address, and check what is there: one try. Arguments and errors are as for `connect`."""
+        settings, timeout = self.settings, self.settings.connect_timeout
+        if settings.fake is not None:
+            from apressure.connection.wire.fake import FakeredisChannel
+
+            return FakeredisChannel(settings.fake, address)
+        channel = await connect(address, timeout, response_timeout)
+        self.address = address.text
+        try:
+            async with asyncio.timeout(timeout):
+                await self.greet(channel)
+        except BaseException as error:
+            channel.abort("the connection was refused, or is no longer needed")
+            if isinstance(error, errors.ServerUnavailableError):
+                raise unreachable(address, error) from None
+            if isinstance(error, TimeoutError):
+                raise errors.ServerUnavailableError(
+                    f"the server at {address.text} accepts connections but does not answer (within {timeout:g} seconds)"
+                ) from None
+            raise
+        return channel
+
     async def greet(self, channel: RESPChannel) -> None:
         """Check that the server answers and accepts this client; the first time, its version too."""
         try:
             answer = await channel.ask(*((b"PING",) if self.reached else (b"INFO", b"server")))
-        except AuthenticationError:
+        except errors.AuthenticationError:
             raise  # clearer than the error of a later command
-        except ServerError as error:
-            if channels.FULL in str(error):
-                raise ServerUnavailableError(str(error)) from None
+        except errors.ServerError as error:
+            if FULL in str(error):
+                raise errors.ServerUnavailableError(str(error)) from None
             answer = b""  # the user may not run INFO; on an old server, the first missing command will raise
         if not self.reached:
-            version = re.search(rb"redis_version:(\d+)\.(\d+)", answer)
-            valkey = b"valkey_version:" in answer
-            if version and not valkey and (int(version[1]), int(version[2])) < OLDEST_VERSION:
-                raise ServerTooOldError(
-                    f"the server at {self.address} is Redis {int(version[1])}.{int(version[2])}: "
-                    "apressure needs Redis 6.2 or later, or Valkey"
-                )
+            found = re.search(rb"redis_version:(\d+)\.(\d+)", answer)
+            version = (int(found[1]), int(found[2])) if found and b"valkey_version:" not in answer else OLDEST_VERSION
+            if version < OLDEST_VERSION:
+                is_old = f"the server at {self.address} is Redis {version[0]}.{version[1]}"
+                raise errors.ServerTooOldError(f"{is_old}: apressure needs Redis 6.2 or later, or Valkey")
             self.reached = True
 
 
@@ -147,7 +200,7 @@ class Node:
         self._discovery = server.discovery
         self._slot = slot
         self._written = False
-        self._invalidations: dict[str, int] = {}
+        self._invalidated: dict[str, float] = {}
 
     async def connect(self, response_timeout: float | None = None) -> Channel:
         """Open one connection.
@@ -185,51 +238,22 @@ class Node:
         deadline = loop.time() + self.settings.retry_timeout
         failures = 0
         while True:
+            address = None
             try:
-                return await self._connect_once(response_timeout)
-            except ServerUnavailableError as error:
+                address = await self._discovery.locate(self._slot)
+                return await self.server.open(address, response_timeout)
+            except errors.ServerUnavailableError as error:
+                if address is not None and not no_room(error):  # a full server has not moved
+                    self.invalidate(address)
                 pause = RECONNECT_BACKOFF.pause(failures)
                 if not self.server.reached or not self.settings.retry_timeout:
                     raise
                 if loop.time() + pause > deadline:
-                    raise ServerUnavailableError(
+                    raise errors.ServerUnavailableError(
                         f"{error} (tried again for {self.settings.retry_timeout:g} seconds)"
                     ) from None
             failures += 1
             await asyncio.sleep(pause)
-
-    async def _connect_once(self, response_timeout: float) -> Channel:
-        settings = self.settings
-        if settings.fake is not None:
-            from apressure.connection.wire.fake import FakeredisChannel
-
-            return FakeredisChannel(settings.fake, settings.address)
-        address = await self._discovery.locate(self._slot)
-        try:
-            channel = await channels.connect(address, settings.connect_timeout, response_timeout)
-            self.server.address = address.text
-            await self._greet(channel)
-        except ServerUnavailableError as error:
-            if not channels.no_room(error):  # a full server has not moved: keep its other connections
-                self.invalidate(address)
-            raise
-        return channel
-
-    async def _greet(self, channel: RESPChannel) -> None:
-        timeout = self.settings.connect_timeout
-        try:
-            async with asyncio.timeout(timeout):
-                await self.server.greet(channel)
-        except BaseException as error:
-            channel.abort("the connection was refused, or is no longer needed")
-            if isinstance(error, ServerUnavailableError):
-                raise channels.unreachable(channel.address, error) from None
-            if isinstance(error, TimeoutError):
-                raise ServerUnavailableError(
-                    f"the server at {channel.address.text} accepts connections but does not answer "
-                    f"(within {timeout:g} seconds)"
-                ) from None
-            raise
 
     async def ask(
         self,
@@ -256,9 +280,9 @@ class Node:
             channel = await connected()
             try:
                 return await send(channel)
-            except (ServerUnavailableError, ServerError) as error:
+            except (errors.ServerUnavailableError, errors.ServerError) as error:
                 until = until or loop.time() + self.settings.retry_timeout
-                if isinstance(error, ServerUnavailableError):
+                if isinstance(error, errors.ServerUnavailableError):
                     self.invalidate(channel.address)
                     again = reads
                 elif again := self.note_redirect(error, channel.address):
@@ -300,18 +324,18 @@ class Node:
 
     def invalidate(self, address: Address) -> None:
         """The server may have left this address: look it up again before the next connection."""
-        self._invalidations[address.text] = self.invalidations(address) + 1
+        self._invalidated[address.text] = asyncio.get_running_loop().time()
         self._discovery.invalidate(self._slot, address)
 
-    def invalidations(self, address: Address) -> int:
-        """How often an address was invalidated. A connection that is older than the last time may be half-open."""
-        return self._invalidations.get(address.text, 0)
+    def invalidated_at(self, address: Address) -> float:
+        """When an address was last invalidated, by the event loop's clock. An older connection may be half-open."""
+        return self._invalidated.get(address.text, 0.0)
 
     def note_write(self) -> None:
         """The server accepted a write, so it was no replica then."""
         self._written = True
 
-    def note_redirect(self, error: ServerError, address: Address) -> bool:
+    def note_redirect(self, error: errors.ServerError, address: Address) -> bool:
         """Note what an error says about where the data is now.
 
         Returns:

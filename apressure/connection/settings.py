@@ -162,10 +162,9 @@ def settings_from(options: ClientOptions, environment: Mapping[str, str] | None 
         "connect_timeout": _seconds(options, "connect_timeout", 5.0),
         "response_timeout": _seconds(options, "response_timeout", 15.0, most=100.0),
         "settle_timeout": _seconds(options, "settle_timeout", 5.0),
-        "max_message_size": validation.whole(
-            options.get("max_message_size", MAX_MESSAGE_SIZE), "max_message_size", 1, None, "bytes"
-        ),
     }
+    largest = options.get("max_message_size", MAX_MESSAGE_SIZE)
+    common["max_message_size"] = validation.whole(largest, "max_message_size", 1, None, "bytes")
     common["durability"] = _durability(options.get("durability"), common["response_timeout"], common["scripting"])
     if (most := options.get("max_connections")) is not None:
         common["max_connections"] = validation.whole(most, "max_connections")

@@ -14,7 +14,7 @@ from apressure.connection.settings import settings_from
 from apressure.connection.wire.channel import ConnectionLost, OnReply, reply_of
 from apressure.connection.wire.command import NO_HEAD, Argument, Head
 from apressure.connection.wire.replies import error_from_reply
-from apressure.connection.wire.request import Request
+from apressure.connection.wire.script import Request
 
 
 class FakeChannel:

@@ -8,7 +8,7 @@ import re
 from typing import Any, cast
 
 from apressure.connection.wire.reconnecting import ReconnectingConnection
-from apressure.connection.wire.request import Request
+from apressure.connection.wire.script import Request
 from tests.unit.fakes import FakeConnection
 
 

@@ -44,22 +44,13 @@ class FakeTransport(asyncio.Transport):
         self.aborted = True
 
 
-class FakeRedisConnection:
-    def __init__(self) -> None:
-        self.closed = 0
-
-    def _close(self) -> None:
-        self.closed += 1
-
-
 class Fixture:
     """A channel between a test and nothing."""
 
     def __init__(self, response_timeout: float = 60.0) -> None:
         self.transport = FakeTransport()
-        self.connection = FakeRedisConnection()
         self.lost = 0
-        self.channel = RESPChannel(self.connection, self.transport, Address("a test"), response_timeout)
+        self.channel = RESPChannel(self.transport, Address("a test"), response_timeout)
         self.channel.on_end.append(self._on_end)
         self.transport.channel = self.channel
         self.replies: list[Any] = []
@@ -158,7 +149,7 @@ async def test_a_lost_connection_is_an_answer_to_everything_once() -> None:
     assert fixture.replies[0] == b"a"
     assert isinstance(fixture.replies[1], ConnectionLost)
     assert "cable cut" in str(fixture.replies[1])
-    assert (len(fixture.replies), fixture.lost, fixture.connection.closed) == (2, 1, 1)
+    assert (len(fixture.replies), fixture.lost) == (2, 1)
 
 
 async def test_a_call_on_a_lost_connection_is_answered_but_not_at_once() -> None:
@@ -208,7 +199,7 @@ async def test_the_watch_looks_at_the_oldest_reply_and_rests_when_there_is_none(
     fixture.call("A")
     fixture.channel.data_received(b"+a\r\n")
     async with asyncio.timeout(10):
-        while fixture.channel._watchdog is not None:  # it is set to look, until it finds nothing to wait for
+        while fixture.channel._due.timer is not None:  # it is set to look, until it finds nothing to wait for
             await asyncio.sleep(0.01)
     assert fixture.channel.up
     fixture.call("B")

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from apressure import Client
-from apressure.connection.wire.request import Request
-from apressure.connection.wire.script import prelude_of
+from apressure.connection.wire.script import Request, prelude_of
 from apressure.events.engine.keys import EventKeys, names_among
 from apressure.events.engine.steps import EventSteps
 from tests import event_steps

@@ -15,9 +15,7 @@ import pytest
 from apressure import Client
 from apressure.connection.waiting.rounds import Look, Rounds
 from apressure.connection.wire.reconnecting import ReconnectingConnection
-from apressure.connection.wire.request import Request
-from apressure.connection.wire.script import prelude_of
-from apressure.connection.wire.series import Series
+from apressure.connection.wire.script import Request, Series, prelude_of
 from apressure.exceptions import Role
 from apressure.pressure.engine.answers import read
 from apressure.pressure.engine.dead_letters import DeadLetters

@@ -17,7 +17,7 @@ from apressure import (
 )
 from apressure.connection.addresses import Address
 from apressure.connection.wire.reconnecting import ReconnectingConnection
-from apressure.connection.wire.request import Request
+from apressure.connection.wire.script import Request
 from apressure.pressure.engine.sending import script
 from tests.integration.conftest import eventually, in_time
 from tests.unit.fakes import FakeChannel, FakeNode
@@ -222,7 +222,7 @@ async def test_a_task_that_gives_up_connecting_does_not_disturb_others() -> None
     fixture = Fixture()
     fixture.node.delay = 0.01
     asking = asyncio.create_task(fixture.connection.connected())
-    await eventually(lambda: fixture.connection._connecting is not None)
+    await eventually(lambda: fixture.connection._opening._task is not None)
     await asyncio.sleep(0)
     asking.cancel()
     await asyncio.sleep(0)

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from apressure import Client
-from apressure.connection.wire.request import Request
-from apressure.connection.wire.script import prelude_of
+from apressure.connection.wire.script import Request, prelude_of
 from apressure.tasks.engine.answers import Claim
 from apressure.tasks.engine.keys import TaskKeys, task_key
 from apressure.tasks.engine.steps import Change, TaskSteps, Want

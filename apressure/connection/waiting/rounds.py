@@ -15,8 +15,7 @@ from typing import Any, Final, Protocol
 
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
-from apressure.connection.wire.request import Request
-from apressure.connection.wire.script import Script
+from apressure.connection.wire.script import Request, Script
 
 ROUND: Final = 2.0
 """Seconds from one look to the next where several clients wait in line; the others are looked at every other time."""
@@ -66,15 +65,14 @@ class Rounds:
         self._connection = connection
         self._script = script
         self._waiting: dict[Waiting, None] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # of the round that is next, or under way
         self._begun = 0.0
-        self._running = False
         self._count = 0
 
     def add(self, waiting: Waiting) -> None:
         """Look for these until they want to know nothing any more. They may have been added before."""
         self._waiting[waiting] = None
-        if self._timer is None and not self._running:
+        if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(ROUND, self._begin)
 
     def discard(self, waiting: Waiting) -> None:
@@ -88,8 +86,6 @@ class Rounds:
             self._timer.cancel()
 
     def _begin(self) -> None:
-        self._timer = None
-        self._running = True
         self._begun = asyncio.get_running_loop().time()
         self._count += 1
         every, looks = self._count % 2 == 0, list[Look]()
@@ -103,10 +99,9 @@ class Rounds:
     def _send(self, looks: Sequence[Look]) -> None:
         """Look at the first ones, and with their answer go on: the server has time for others in between."""
         if not looks:
-            self._running = False
+            self._timer = None
             if self._waiting:
-                loop = asyncio.get_running_loop()
-                self._timer = loop.call_at(max(loop.time(), self._begun + ROUND), self._begin)
+                self._timer = asyncio.get_running_loop().call_at(self._begun + ROUND, self._begin)
             return
         some = looks[:MOST]
         call = self._script().on([key for look in some for key in look.keys])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from typing import Final
 
+from apressure.concurrency.backoff import pause_until
 from apressure.connection.server import Node
 from apressure.connection.settings import RECONNECT_BACKOFF
 from apressure.connection.wire.channel import RESPChannel, reply_of
@@ -85,17 +85,15 @@ class Subscriber:
         ended = asyncio.Event()
         channel.on_message = self._on_message
         channel.on_end.append(ended.set)
+        self._connection = channel
         try:
-            self._connection = channel
             while missing := self._channels - self._confirmed:
                 await asyncio.gather(*(reply_of(channel, (b"SUBSCRIBE", one)) for one in missing))
                 self._confirmed |= missing & self._channels
             self._on_gap()
             while channel.up:
                 await reply_of(channel, (b"PING",))
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(PING):
-                        await ended.wait()
+                await pause_until(ended, PING)
         finally:
             self._connection = None
             self._confirmed.clear()

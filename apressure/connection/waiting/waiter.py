@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once
 from apressure.connection.server import Node
 from apressure.connection.settings import RECONNECT_BACKOFF
-from apressure.connection.wire.channel import Channel, ConnectionLost
+from apressure.connection.wire.channel import Channel, ConnectionLost, OnReply
 from apressure.connection.wire.replies import NOT_EXECUTED
 from apressure.core.waiting import Parked
 from apressure.exceptions import OutOfMemoryError, ServerError
@@ -61,18 +62,17 @@ class Waiter:
         self._node = node
         self._claims = source != destination
         end = b"LEFT" if self._claims else b"RIGHT"
-        self._command: list[bytes | str | int] = (
-            [b"BRPOP", source, seconds]
-            if destination is None
-            else [b"BLMOVE", source, destination, b"RIGHT", end, seconds]
-        )
-        self._seconds = seconds
+        self._command: list[bytes | str | int] = [b"BLMOVE", source, destination or b"", b"RIGHT", end, seconds]
+        if destination is None:
+            self._command = [b"BRPOP", source, seconds]
         self._on_unwanted = on_unwanted
         self._patient = patient
         self._channel: Channel | None = None
-        self._connecting: asyncio.Task[Channel | Exception] | None = None
-        self._outstanding = False
-        self._blocks = 0
+        connect = functools.partial(node.connect, seconds + node.settings.response_timeout)
+        self._opening = background.Shared(
+            connect, "connecting a waiter to the server", self._opened, lambda late: late.abort("the wait was ended")
+        )
+        self._outstanding: OnReply | None = None  # receives the reply to the command that blocks
         self._watchers: set[Parked] = set()
         self._failures = 0
         self.generation = 0
@@ -99,7 +99,7 @@ class Waiter:
         """Complete the future at the next wake-up, or with the error that makes waiting impossible."""
         self._watchers.add(future)
         future.add_done_callback(self._watchers.discard)
-        if not self._outstanding:
+        if self._outstanding is None:
             self._block()
 
     def take_claim(self) -> bool:
@@ -115,13 +115,14 @@ class Waiter:
 
     def overdue(self) -> None:
         """There is something in the list: without a reply soon, end the connection, since it is half-open."""
-        if self._outstanding and self._channel is not None:
-            patience = self._node.settings.response_timeout
-            asyncio.get_running_loop().call_later(patience, self._end_overdue, self._channel, self._blocks)
+        outstanding = self._outstanding
 
-    def _end_overdue(self, channel: Channel, block: int) -> None:
-        if self._outstanding and self._channel is channel and self._blocks == block:
-            channel.abort("a wait did not end when it should have", lost=True)
+        def end() -> None:
+            if self._outstanding is outstanding and self._channel is not None:
+                self._channel.abort("a wait did not end when it should have", lost=True)
+
+        if outstanding is not None:
+            asyncio.get_running_loop().call_later(self._node.settings.response_timeout, end)
 
     def close_if_idle(self) -> bool:
         """Close the connection if no task waits here, and return whether there was one."""
@@ -137,49 +138,30 @@ class Waiter:
             Whether a token has come, or may still come: the server serves an outstanding command until it sees that the
             connection has ended.
         """
-        outstanding = self._outstanding or self.take_claim()
-        if self._connecting is not None:
-            connecting, self._connecting = self._connecting, None
-            connecting.cancel()
-        if self._channel is not None:
-            channel, self._channel = self._channel, None
-            self._outstanding = False
+        outstanding = self._outstanding is not None or self.take_claim()
+        self._opening.cancel()
+        channel, self._channel, self._outstanding = self._channel, None, None
+        if channel is not None:
             channel.abort("the wait was ended")
         return outstanding
 
     def _block(self) -> None:
         if self._channel is not None and self._channel.up:
-            self._outstanding = True
-            self._blocks += 1
-            channel = self._channel
-            channel.call(self._command, lambda reply: self._woken(channel, reply))
-        elif self._connecting is None:
-            self._connecting = background.start(self._connect(), "connecting a waiter to the server")
-            self._connecting.add_done_callback(self._connect_ended)
+            self._outstanding = functools.partial(self._woken, self._channel)
+            self._channel.call(self._command, self._outstanding)
+        else:
+            self._opening.start()
 
-    async def _connect(self) -> Channel | Exception:
-        try:
-            return await self._node.connect(self._seconds + self._node.settings.response_timeout)
-        except Exception as error:  # noqa: BLE001 (the waiting tasks raise it)
-            return error
-
-    def _connect_ended(self, connecting: asyncio.Task[Channel | Exception]) -> None:
-        outcome = None if connecting.cancelled() else connecting.result()
-        if self._connecting is not connecting:
-            # Closed meanwhile. A cancellation that comes when the channel is already open goes unnoticed.
-            if outcome is not None and not isinstance(outcome, Exception):
-                outcome.abort("the wait was ended")
-            return
-        self._connecting = None
+    def _opened(self, outcome: Channel | Exception | None) -> None:
         if isinstance(outcome, Exception):
             self._wake(outcome)
         elif outcome is not None:
             self._channel = outcome
-            if self._watchers and not self._outstanding:
+            if self._watchers and self._outstanding is None:
                 self._block()
 
     def _woken(self, channel: Channel, reply: Any) -> None:
-        self._outstanding = False
+        self._outstanding = None
         if self._wait_failed(channel, reply):
             # The tasks try their steps again. If the problem persists, the steps raise its error.
             asyncio.get_running_loop().call_later(RECONNECT_BACKOFF.pause(self._failures), self._wake, None)

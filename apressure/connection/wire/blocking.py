@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import functools
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -18,13 +17,13 @@ from typing import Any, TypeVar
 from apressure.concurrency import background
 from apressure.concurrency.loop_thread import LoopThread
 from apressure.concurrency.settle import set_result_once
+from apressure.connection.addresses import Address
 from apressure.connection.server import Node, Server
 from apressure.connection.settings import Settings
 from apressure.connection.wire.channel import Channel, reply_of
 from apressure.connection.wire.command import NO_HEAD, Argument, Head, Packed
 from apressure.connection.wire.reconnecting import ReconnectingConnection, scan
-from apressure.connection.wire.request import Request
-from apressure.connection.wire.script import Call
+from apressure.connection.wire.script import Call, Request
 
 R = TypeVar("R")
 
@@ -65,7 +64,7 @@ class Blocking:
             OutcomeUnknownError: Nor could it after it had been sent the script.
             ServerError: It refused the script.
         """
-        return self._repeatedly(lambda: self._run_all([(call, arguments)]))[0]
+        return self.run_all([(call, arguments)])[0]
 
     def run_all(self, calls: Sequence[tuple[Call, Sequence[Any]]]) -> list[Any]:
         """Run scripts on any keys, each with its arguments, in one round trip to each server, and return their answers.
@@ -93,9 +92,8 @@ class Blocking:
 
         All keys belong to one queue. The first command's first argument is a key.
         """
-        connection = functools.partial(self._at, commands[0][1:2])
-        packed = [(NO_HEAD, command) for command in commands]
-        return self._repeatedly(lambda: connection().repeat(functools.partial(_transaction, packed), reads=True))
+        send = functools.partial(_transaction, [(NO_HEAD, command) for command in commands])
+        return self._repeatedly(lambda: self._at(commands[0][1:2]).repeat(send, reads=True))
 
     def push_once(self, key: bytes, count: int, packed: Any, milliseconds: int) -> int:
         """Push packed messages and make the list expire: a transaction that must not be repeated.
@@ -132,17 +130,13 @@ class Blocking:
     def _repeatedly(self, send: Callable[[], Awaitable[R]]) -> R:
         """Send commands, and again after a loss."""
         if self._thread is None:
-            self._thread = self._open()
+            self._thread = self._opened.enter_context(LoopThread())
+            end = functools.partial(_end, self._connections, self._server.opened)
+            self._opened.callback(self._thread.run, end)
+            forgotten = weakref.finalize(self, self._thread.stop, end)  # without `close`
+            forgotten.atexit = False
+            self._opened.callback(forgotten.detach)
         return self._thread.call(send)
-
-    def _open(self) -> LoopThread:
-        thread = self._opened.enter_context(LoopThread())
-        end = functools.partial(_end, self._connections, self._server.opened)
-        self._opened.callback(thread.run, end)
-        forgotten = weakref.finalize(self, thread.stop, end)  # without `close`
-        forgotten.atexit = False
-        self._opened.callback(forgotten.detach)
-        return thread
 
     def _at(self, keys: Iterable[Any]) -> ReconnectingConnection:
         """Return the connection for these keys; without any, that of any node."""
@@ -155,11 +149,9 @@ class Blocking:
         return self._connections[node]
 
     async def _run_all(self, calls: Sequence[tuple[Call, Sequence[Any]]]) -> list[Any]:
-        loop = asyncio.get_running_loop()
-        replies: list[asyncio.Future[Any]] = []
-        for call, arguments in calls:
-            replies.append(loop.create_future())
-            request = Request(call, [*arguments], functools.partial(set_result_once, replies[-1]), resend=True)
+        replies: list[asyncio.Future[Any]] = [asyncio.get_running_loop().create_future() for _ in calls]
+        for (call, arguments), reply in zip(calls, replies, strict=True):
+            request = Request(call, [*arguments], functools.partial(set_result_once, reply), resend=True)
             self._at(call.keys).send(request)
         return [_raised(await reply) for reply in replies]
 
@@ -168,55 +160,32 @@ class _Server(Server):
     """A server, or a cluster with one connection to each of its nodes: not one for each slot.
 
     Attributes:
-        opened: The connections by their addresses, also those that are being opened, or could not be.
+        opening: What opens the connections, by their addresses.
+        opened: The connections that were opened last.
     """
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self.opened: dict[str, asyncio.Task[Channel | Exception]] = {}
+        self.opening: dict[str, background.Shared[Channel]] = {}
+        self.opened: dict[str, Channel] = {}
 
-    def _make_node(self, slot: int | None) -> Node:
-        return _Slot(self, slot)
+    async def open(self, address: Address, response_timeout: float) -> Channel:
+        where = address.text
+        if where not in self.opened or not self.opened[where].up:
+            work = functools.partial(self._open, address, response_timeout)
+            await self.opening.setdefault(where, background.Shared(work, "connecting to a server")).wait()
+        return self.opened[where]
 
-
-class _Slot(Node):
-    """A slot of a cluster, which uses the connection to its node together with the others that are there."""
-
-    server: _Server
-
-    async def _connect_once(self, response_timeout: float) -> Channel:
-        opened, where = self.server.opened, (await self._discovery.locate(self._slot)).text
-        opening = opened.get(where)
-        if opening is None or (opening.done() and _up(opening) is None):
-            opening = background.start(self._open(response_timeout), "connecting to a server")
-            opened[where] = opening
-        await asyncio.wait((opening,))
-        outcome = opening.result()
-        if isinstance(outcome, Exception):
-            raise copy.copy(outcome)
-        return outcome
-
-    async def _open(self, response_timeout: float) -> Channel | Exception:
-        try:
-            return await super()._connect_once(response_timeout)
-        except Exception as error:  # noqa: BLE001 (those that wait for it raise it)
-            return error
+    async def _open(self, address: Address, response_timeout: float) -> Channel:
+        channel = self.opened[address.text] = await super().open(address, response_timeout)
+        return channel
 
 
-def _up(opening: asyncio.Task[Channel | Exception]) -> Channel | None:
-    """Return the channel that was opened; None if there is none (any more)."""
-    outcome = None if opening.cancelled() else opening.result()
-    return None if outcome is None or isinstance(outcome, Exception) or not outcome.up else outcome
-
-
-def _end(connections: dict[Node, ReconnectingConnection], opened: dict[str, asyncio.Task[Channel | Exception]]) -> None:
+def _end(connections: dict[Node, ReconnectingConnection], opened: dict[str, Channel]) -> None:
     for connection in connections.values():
         connection.end()
-    for opening in opened.values():
-        if not opening.done():
-            opening.cancel()
-        elif (channel := _up(opening)) is not None:
-            channel.abort("the client was closed")
+    for channel in opened.values():
+        channel.abort("the client was closed")
     connections.clear()
     opened.clear()
 

@@ -51,6 +51,10 @@ class ConnectionLost(Exception):
     """The connection ended before the reply came: the command was executed, or not."""
 
 
+class _NotRedisError(Exception):
+    """What came is no RESP, or a reply without a command: the other end is no Redis."""
+
+
 class Channel(Protocol):
     """One connection, from connecting to its loss.
 
@@ -103,8 +107,7 @@ class RESPChannel(asyncio.Protocol, Channel):
     """A channel to a server, speaking RESP2.
 
     Args:
-        connection: redis-py's connection, which keeps the transport open.
-        transport: Its transport.
+        transport: The transport of redis-py's connection.
         address: Where the server is.
         response_timeout: Seconds of silence after which a missing reply ends the connection.
 
@@ -112,22 +115,13 @@ class RESPChannel(asyncio.Protocol, Channel):
         on_message: Receives the channel of each message, on a connection that subscribes; None on all others.
     """
 
-    def __init__(
-        self, connection: Any, transport: asyncio.Transport, address: Address, response_timeout: float
-    ) -> None:
+    def __init__(self, transport: asyncio.Transport, address: Address, response_timeout: float) -> None:
         self.address = address
-        self._connection = connection
-        self._transport = transport
+        self._outgoing = _Outgoing(transport)
+        self._due = _Due(response_timeout, functools.partial(self.abort, lost=True))
         self._reader = _reader()
         self._fed = 0
-        self._pending: deque[tuple[OnReply, float]] = deque()
-        self._outgoing: deque[bytes | memoryview] = deque()
-        self._turn: asyncio.Handle | None = None
-        self._paused = False
         self._loop = asyncio.get_running_loop()
-        self._response_timeout = response_timeout
-        self._watchdog: asyncio.TimerHandle | None = None
-        self._heard = 0.0
         self._reason = ""
         self._retired = False
         self.on_message: Callable[[bytes], None] | None = None
@@ -139,22 +133,20 @@ class RESPChannel(asyncio.Protocol, Channel):
         if not self.up:
             self._loop.call_soon(on_reply, ConnectionLost(self._reason))
             return
-        pieces = head.pack(command)
-        if not self._pending and not self._outgoing and len(pieces) == 1:
-            self._transport.write(pieces[0])
+        pieces, due, outgoing = head.pack(command), self._due, self._outgoing
+        if due or outgoing.pieces or len(pieces) > 1:
+            outgoing.add(pieces)
         else:
-            self._outgoing += pieces
-            if len(pieces[0]) >= MUCH:
-                self._write()
-            elif self._turn is None:
-                self._turn = self._loop.call_soon(self._write)
-        self._pending.append((on_reply, self._loop.time()))
-        if self._watchdog is None:
-            self._watchdog = self._loop.call_later(self._response_timeout, self._watch)
+            outgoing.transport.write(pieces[0])
+        if not due:
+            due.heard = self._loop.time()
+        due.append(on_reply)
+        if due.timer is None:
+            due.watch()
 
     def abort(self, reason: str, lost: bool = False) -> None:
         if self.up:
-            self._transport.abort()
+            self._outgoing.transport.abort()
             self._end(reason, reason if lost else "")
 
     def retire(self) -> None:
@@ -162,66 +154,37 @@ class RESPChannel(asyncio.Protocol, Channel):
         self._loop.call_soon(self._end_retired)
 
     def _end_retired(self) -> None:
-        if not self._pending:
+        if not self._due:
             self.abort("the queue is on another server now")
 
     def data_received(self, data: bytes) -> None:
-        self._heard = self._loop.time()
+        due = self._due
+        due.heard = self._loop.time()
         self._fed += len(data)
         self._reader.feed(data)
-        while (reply := self._next_reply()) is not False:
-            if self.on_message is not None and self._is_message(reply):
-                self.on_message(reply[1])
-                continue
-            on_reply, _ = self._pending.popleft()
-            on_reply(reply)
-        if self._fed > PIECE and not self._pending:
+        try:
+            while (reply := self._reader.gets()) is not False:
+                if self.on_message is not None and isinstance(reply, list) and reply[:1] == [b"message"]:
+                    self.on_message(reply[1])
+                elif due:
+                    due.popleft()(reply)
+                else:
+                    raise _NotRedisError  # noqa: TRY301 (a reply without a command)
+        except _NotRedisError:
+            self.abort("the server does not speak the Redis protocol", lost=True)
+        if self._fed > PIECE and not due:
             # A reader keeps memory for its largest reply. It cannot be replaced in the middle of a reply.
             self._reader, self._fed = _reader(), 0
         if self._retired:
             self._end_retired()
 
-    def _is_message(self, reply: Any) -> bool:
-        return self.on_message is not None and isinstance(reply, list) and reply[:1] == [b"message"]
-
-    def _next_reply(self) -> Any:
-        """The next whole reply, or False."""
-        try:
-            reply = self._reader.gets()
-        except ValueError:
-            reply = None
-        else:
-            if reply is False or self._pending or self._is_message(reply):
-                return reply
-        # Not RESP, or a reply without a command: the other end is no Redis.
-        self.abort("the server does not speak the Redis protocol", lost=True)
-        return False
-
-    def _write(self) -> None:
-        """Give the transport what has gathered: small pieces as one, large ones bit by bit, as it takes them.
-
-        A transport copies what it cannot send at once, again and again: too slow for a message of many megabytes.
-        """
-        self._turn = None
-        outgoing = self._outgoing
-        while outgoing and not self._paused and not self._transport.is_closing():
-            small = []
-            while outgoing and len(outgoing[0]) <= PIECE:
-                small.append(outgoing.popleft())
-            if small:
-                self._transport.write(b"".join(small))
-            else:
-                large = memoryview(outgoing[0])
-                outgoing[0] = large[PIECE:]
-                self._transport.write(large[:PIECE])
-
     def pause_writing(self) -> None:
-        self._paused = True
+        self._outgoing.paused = True
 
     def resume_writing(self) -> None:
-        self._paused = False
-        self._heard = self._loop.time()  # the server reads, so it is alive
-        self._write()
+        self._due.heard = self._loop.time()  # the server reads, so it is alive
+        self._outgoing.paused = False
+        self._outgoing.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason, lost = "the connection was closed", "the server closed it"
@@ -235,8 +198,8 @@ class RESPChannel(asyncio.Protocol, Channel):
 
         Only asyncio's plain transport still has its socket here: uvloop has closed it, and TLS is encrypted.
         """
-        transport = self._transport
-        if self._pending and type(transport).__module__ == "asyncio.selector_events":
+        transport = self._outgoing.transport
+        if self._due and type(transport).__module__ == "asyncio.selector_events":
             with contextlib.suppress(OSError):
                 self.data_received(os.read(transport.get_extra_info("socket").fileno(), PIECE))
 
@@ -244,31 +207,94 @@ class RESPChannel(asyncio.Protocol, Channel):
         if not self.up:
             return
         self.up, self._reason, self.lost = False, reason, lost
-        if self._watchdog is not None:
-            self._watchdog.cancel()
-        # redis-py's objects would warn of an unclosed connection when they are collected.
-        self._connection._close()  # noqa: SLF001 (the synchronous one; its public twin is a coroutine)
-        self._outgoing.clear()
-        pending, self._pending = self._pending, deque()
-        for on_reply, _ in pending:
-            on_reply(ConnectionLost(self._reason))
+        self._outgoing.pieces.clear()
+        for on_reply in self._due.end():
+            on_reply(ConnectionLost(reason))
         for on_end in self.on_end:
             on_end()
 
-    def _watch(self) -> None:
-        """Check the oldest reply, and come back when that one is due: one timer for all replies.
 
-        A server executes the commands of a connection one after the other. Replies behind a slow command (WAIT) are
-        late, so the time counts from the last reply.
+class _Outgoing:
+    """What a transport is yet to be given.
+
+    Attributes:
+        transport: The transport.
+        pieces: The packed commands.
+        paused: The transport takes no more for now.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        self.pieces: deque[bytes | memoryview] = deque()
+        self.paused = False
+        self._turn: asyncio.Handle | None = None
+
+    def add(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Write a packed command: at once if it is large, or else together with later ones."""
+        self.pieces += pieces
+        if len(pieces[0]) >= MUCH:
+            self.flush()
+        elif self._turn is None:
+            self._turn = asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Give the transport what has gathered: small pieces as one, large ones bit by bit, as it takes them.
+
+        A transport copies what it cannot send at once, again and again: too slow for a message of many megabytes.
         """
-        self._watchdog = None
-        if not self._pending:
-            return
-        due = max(self._pending[0][1], self._heard) + self._response_timeout
-        if self._loop.time() >= due:
-            self.abort(f"the server did not answer for {self._response_timeout:g} seconds", lost=True)
-        else:
-            self._watchdog = self._loop.call_at(due, self._watch)
+        self._turn = None
+        pieces = self.pieces
+        while pieces and not self.paused and not self.transport.is_closing():
+            small = []
+            while pieces and len(pieces[0]) <= PIECE:
+                small.append(pieces.popleft())
+            if small:
+                self.transport.write(b"".join(small))
+            else:
+                large = memoryview(pieces[0])
+                pieces[0] = large[PIECE:]
+                self.transport.write(large[:PIECE])
+
+
+class _Due(deque[OnReply]):
+    """Those that receive the replies that are due, in order. One timer watches all of them.
+
+    A server executes the commands of a connection one after the other. Replies behind a slow command (WAIT) are late,
+    so the time counts from the last reply.
+
+    Args:
+        timeout: Seconds of silence after which a reply is overdue.
+        on_silence: Called then, with the reason.
+
+    Attributes:
+        heard: When the server gave the last sign of life, or the oldest of these commands was sent after it.
+        timer: Looks whether they are overdue; None while it need not.
+    """
+
+    __slots__ = ("_on_silence", "_timeout", "heard", "timer")
+
+    def __init__(self, timeout: float, on_silence: Callable[[str], object]) -> None:
+        super().__init__()
+        self.heard = 0.0
+        self._timeout = timeout
+        self._on_silence = on_silence
+        self.timer: asyncio.TimerHandle | None = None
+
+    def watch(self) -> None:
+        """Look at the oldest reply, if there is one, and again when that one is overdue."""
+        loop, self.timer = asyncio.get_running_loop(), None
+        if self and loop.time() >= self.heard + self._timeout:
+            self._on_silence(f"the server did not answer for {self._timeout:g} seconds")
+        elif self:
+            self.timer = loop.call_at(self.heard + self._timeout, self.watch)
+
+    def end(self) -> list[OnReply]:
+        """Return those that get no reply any more."""
+        if self.timer is not None:
+            self.timer.cancel()
+        ended = list(self)
+        self.clear()
+        return ended
 
 
 async def reply_of(channel: Channel, command: Sequence[Argument], head: Head = NO_HEAD) -> Any:
@@ -284,7 +310,7 @@ async def reply_of(channel: Channel, command: Sequence[Argument], head: Head = N
 
 
 def _reader() -> hiredis.Reader:
-    return hiredis.Reader(protocolError=ValueError, replyError=error_from_reply)
+    return hiredis.Reader(protocolError=_NotRedisError, replyError=error_from_reply)
 
 
 def _transport_of(connection: Any) -> asyncio.Transport:
@@ -327,16 +353,9 @@ async def connect(address: Address, connect_timeout: float, response_timeout: fl
         ServerError: It refused something else, such as the number of the database.
         ServerUnavailableError: It could not be reached.
     """
-    connection = address.connection_class(
-        **{
-            "socket_connect_timeout": connect_timeout,
-            **host_check(address.connection_class, address.connection_options),
-            **address.connection_options,
-            "socket_timeout": connect_timeout,
-            "protocol": 2,
-            **NAMELESS,
-        }
-    )
+    check = host_check(address.connection_class, address.connection_options)
+    options = {"socket_connect_timeout": connect_timeout, **check, **address.connection_options}
+    connection = address.connection_class(**{**options, "socket_timeout": connect_timeout, "protocol": 2, **NAMELESS})
     # No CLIENT SETINFO: two round trips, and Redis 6 and 7.0 answer with errors.
     connection.driver_info = connection.lib_name = connection.lib_version = None
     try:
@@ -358,7 +377,9 @@ async def connect(address: Address, connect_timeout: float, response_timeout: fl
         connection._close()  # noqa: SLF001
         raise
     transport = _transport_of(connection)
-    channel = RESPChannel(connection, transport, address, response_timeout)
+    channel = RESPChannel(transport, address, response_timeout)
+    # redis-py's objects would warn of an unclosed connection when they are collected.
+    channel.on_end.append(connection._close)  # noqa: SLF001 (the synchronous one; its public twin is a coroutine)
     transport.set_protocol(channel)
     if transport.is_closing():
         channel.abort("the connection was closed at once")

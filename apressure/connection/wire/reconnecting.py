@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import itertools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
@@ -23,12 +24,14 @@ from apressure.connection.settings import RECONNECT_BACKOFF, RETRY_BACKOFF
 from apressure.connection.wire.channel import Channel, ConnectionLost
 from apressure.connection.wire.command import is_large
 from apressure.connection.wire.replies import NOT_EXECUTED, UNREADABLE
-from apressure.connection.wire.request import Request
-from apressure.connection.wire.script import Script, answer_of
+from apressure.connection.wire.script import Request, Script, answer_of
 from apressure.core.driver import NotSentError
 from apressure.exceptions import ClientClosedError, OutcomeUnknownError, ServerError, ServerUnavailableError
 
 T = TypeVar("T")
+
+_tags = itertools.count(1)
+"""Each request that is sent gets a tag, so that the reply to another one is recognized."""
 
 _CLOSED = "the client was closed; open a new one"
 
@@ -43,33 +46,27 @@ class ReconnectingConnection:
     def __init__(self, node: Node) -> None:
         self.node = node
         self._channel: Channel | None = None
-        self._queued: list[Request] = []
-        self._held: asyncio.TimerHandle | None = None
         self._retired: set[Channel] = set()
-        self._connecting: asyncio.Task[Channel | Exception] | None = None
-        self._connected_at = -1.0
+        self._opening = background.Shared(
+            self._open, "connecting to the server", self._opened, lambda late: late.abort("nobody needs it any more")
+        )
+        self._opened_at = -1.0
         self._short_lived = 0
-        self._callers = 0
+        self._unanswered: dict[Request, Channel | None] = {}  # in order; None: it waits to be sent
+        self._held: asyncio.TimerHandle | None = None  # until then, what the server refused waits, and what comes
         self._asking = 0
-        self._invalidations = 0
-        self._sent = 0
-        self._finished = 0
-        self._asked_at = 0.0
         self._drained: asyncio.Future[None] | None = None
         self._closed = False
-        self._tag = 0
-        self._known: set[Script] = set()
+        self._known: set[Script] = set()  # to the server at the other end
 
     def send(self, request: Request) -> None:
         """Send a request, now or as soon as there is a connection; its `on_reply` is called exactly once."""
-        self._sent += 1
-        request.number = self._sent
-        self._asked_at = request.began = asyncio.get_running_loop().time()
+        request.began = asyncio.get_running_loop().time()
         channel = self._channel
         if channel is not None and not request.resend and not self._closed and self._may_be_half_open(channel):
             self._drop(channel)  # a step that cannot be repeated must not get lost, nor overtake another
             channel = None
-        if channel is not None and channel.up and not self._queued:
+        if channel is not None and channel.up and self._held is None:
             self._transmit(channel, request)
         elif self._closed:
             asyncio.get_running_loop().call_soon(self._finish, request, ClientClosedError(_CLOSED))
@@ -82,9 +79,8 @@ class ReconnectingConnection:
         Returns:
             Whether it was withdrawn. Otherwise it may be executed, or has been.
         """
-        if request is None or request.reply_lost or request not in self._queued:
+        if request is None or request.reply_lost or request not in self._queued():
             return False
-        self._queued.remove(request)
         self._finish(request, NotSentError())
         return True
 
@@ -117,28 +113,16 @@ class ReconnectingConnection:
         while self._channel is None or not self._channel.up:
             if self._closed:
                 raise ClientClosedError(_CLOSED)
-            connecting = self._connect_soon()
-            self._callers += 1
-            try:
-                await asyncio.wait((connecting,))
-            except asyncio.CancelledError:
-                if self._callers == 1 and not self._queued and self._connecting is not None:
-                    self._connecting.cancel()  # nothing else needs the connection
-                    self._connecting = None
-                raise
-            finally:
-                self._callers -= 1
-            if not connecting.cancelled() and isinstance(outcome := connecting.result(), Exception):
-                raise copy.copy(outcome)
+            await self._opening.wait(needed=lambda: bool(self._queued()))
         return self._channel
 
     def close_if_idle(self) -> bool:
         """Close the channel if no reply is pending, and return whether it was. The next request opens another."""
         channel = self._channel
-        if channel is None or not channel.up or self._unanswered() or self._asking:
+        if channel is None or not channel.up or self._unanswered or self._asking:
             return False
         self._channel = None
-        self._connected_at = -1.0
+        self._opened_at = -1.0
         channel.abort("the connection is idle")
         return True
 
@@ -146,37 +130,35 @@ class ReconnectingConnection:
         """Wait for pending replies, for up to `timeout` seconds after their requests; then end the connection."""
         try:
             loop = asyncio.get_running_loop()
-            latest = loop.time() + timeout
-            while True:
-                finished = self._finished
-                for _ in range(3):  # let tasks run that were just answered or cancelled: they may give messages back
-                    await asyncio.sleep(0)
-                remaining = min(latest, self._asked_at + timeout) - loop.time()
-                unanswered = self._unanswered()
-                quiet = not unanswered and self._finished == finished
-                if quiet or self._closed or remaining <= 0:
+            latest, quiet = loop.time() + timeout, 0
+            while quiet < 3 and not self._closed:
+                if not self._unanswered:
+                    await asyncio.sleep(0)  # tasks that were just answered or cancelled may give messages back
+                    quiet += 1
+                    continue
+                newest = next(reversed(self._unanswered))
+                remaining = min(latest, newest.began + timeout) - loop.time()
+                if remaining <= 0:
                     break
-                if unanswered:
-                    self._drained = loop.create_future()
-                    await asyncio.wait((self._drained,), timeout=remaining)
+                self._drained, quiet = loop.create_future(), 0
+                await asyncio.wait((self._drained,), timeout=remaining)
         finally:
             self.end()
 
     def end(self) -> None:
         """End the connection at once."""
         self._closed = True
-        if self._connecting is not None:
-            self._connecting.cancel()
+        self._opening.cancel()
         if self._held is not None:
             self._held.cancel()
-        retired, self._retired = self._retired, set()
-        for channel in (self._channel, *retired):
+        for channel in (self._channel, *self._retired):
             if channel is not None:
                 channel.abort("the client was closed")
         self._fail_queued(ClientClosedError("the client was closed during the operation"))
 
-    def _unanswered(self) -> int:
-        return self._sent - self._finished
+    def _queued(self) -> list[Request]:
+        """Return the requests that wait to be sent, in order."""
+        return [request for request, channel in self._unanswered.items() if channel is None]
 
     def _transmit(self, channel: Channel, request: Request) -> None:
         if not channel.up:  # it ended before anything was sent
@@ -185,8 +167,8 @@ class ReconnectingConnection:
             else:
                 self._fail(request, ServerUnavailableError("the connection was lost at once"))
             return
-        self._tag += 1
-        tag = b"%d" % self._tag
+        self._unanswered[request] = channel
+        tag = b"%d" % next(_tags)
         script = request.call.script
         if script not in self._known and is_large(request.arguments):
             request.whole = True  # otherwise a large message is sent twice if the server does not know the script
@@ -225,17 +207,16 @@ class ReconnectingConnection:
         elif reply.code == "NOSCRIPT":
             request.whole = True
             self._transmit(channel, request)
-        elif self.node.note_redirect(reply, channel.address):
-            self._drop(channel)
-            self._retry_later(request, reply)
-        elif reply.code in NOT_EXECUTED:
+        elif (moved := self.node.note_redirect(reply, channel.address)) or reply.code in NOT_EXECUTED:
+            if moved:
+                self._drop(channel)
             self._retry_later(request, reply)
         else:
             self._fail(request, reply)
 
     def _may_be_half_open(self, channel: Channel) -> bool:
         """Whether another connection to this server was lost since this one was opened."""
-        return channel.up and self._invalidations != self.node.invalidations(channel.address)
+        return channel.up and self.node.invalidated_at(channel.address) > self._opened_at
 
     def _drop(self, channel: Channel) -> None:
         """Send nothing more on this channel; pending replies still come."""
@@ -255,7 +236,7 @@ class ReconnectingConnection:
             return
         pause = RETRY_BACKOFF.pause(request.refusals)
         request.refusals += 1
-        self._queued.append(request)
+        self._unanswered[request] = None
         if self._held is None:
             self._held = asyncio.get_running_loop().call_later(pause, self._go_on)
 
@@ -264,8 +245,8 @@ class ReconnectingConnection:
         self._held = None
         if self._channel is not None and self._channel.up:
             self._transmit_queued(self._channel)
-        elif self._queued:
-            self._connect_soon()
+        elif self._queued():
+            self._opening.start()
 
     def _may_retry(self, request: Request) -> bool:
         """Whether `retry_timeout` seconds have not passed since the request first failed.
@@ -277,8 +258,8 @@ class ReconnectingConnection:
         return now < request.until
 
     def _finish(self, request: Request, reply: Any) -> None:
-        self._finished += 1
-        if self._drained is not None and self._finished == self._sent:
+        self._unanswered.pop(request, None)
+        if self._drained is not None and not self._unanswered:
             set_result_once(self._drained, None)
         if logs.logger.isEnabledFor(logging.DEBUG):
             seconds = asyncio.get_running_loop().time() - request.began
@@ -292,60 +273,42 @@ class ReconnectingConnection:
         self._finish(request, error)
 
     def _queue(self, request: Request) -> None:
-        self._queued.append(request)
+        self._unanswered[request] = None
         if self._held is None:
-            self._connect_soon()
+            self._opening.start()
 
-    def _connect_soon(self) -> asyncio.Task[Channel | Exception]:
-        if self._connecting is None:
-            self._connecting = background.start(self._connect(), "connecting to the server")
-            self._connecting.add_done_callback(self._connect_ended)
-        return self._connecting
-
-    async def _connect(self) -> Channel | Exception:
-        loop = asyncio.get_running_loop()
-        if loop.time() - self._connected_at < 1.0:
-            # The last connection ended soon: without a pause this could become a busy loop.
-            self._short_lived += 1
+    async def _open(self) -> Channel:
+        soon = asyncio.get_running_loop().time() - self._opened_at < 1.0
+        self._short_lived = self._short_lived + 1 if soon else 0
+        if soon:  # the last connection ended: without a pause this could become a busy loop
             await asyncio.sleep(RECONNECT_BACKOFF.pause(self._short_lived - 1))
-        else:
-            self._short_lived = 0
+        channel = await self.node.connect()
         try:
-            channel = await self.node.connect()
-            try:
-                await durability.check(channel, self.node)
-            except ServerUnavailableError:
-                self.node.invalidate(channel.address)  # lost again: the first request notices, and reconnects
-            except BaseException:
-                channel.abort("the server cannot do what durability= asks for")
-                raise
-        except Exception as error:  # noqa: BLE001 (the queued requests raise it)
-            return error
+            await durability.check(channel, self.node)
+        except ServerUnavailableError:
+            self.node.invalidate(channel.address)  # lost again: the first request notices, and reconnects
+        except BaseException:
+            channel.abort("the server cannot do what durability= asks for")
+            raise
         return channel
 
-    def _connect_ended(self, connecting: asyncio.Task[Channel | Exception]) -> None:
+    def _opened(self, outcome: Channel | Exception | None) -> None:
         """Send the queued requests in order, or fail them."""
-        outcome = None if connecting.cancelled() else connecting.result()
-        if self._closed or self._connecting is not connecting:
-            # A cancellation that comes when the channel is already open goes unnoticed.
-            if outcome is not None and not isinstance(outcome, Exception):
-                outcome.abort("the connection is no longer needed")
-            return
-        self._connecting = None
         if outcome is None:
             self._fail_queued(ClientClosedError("the client, or the event loop, ended while connecting"))
         elif isinstance(outcome, Exception):
             self._fail_queued(outcome)
         else:
             self._channel = outcome
-            self._connected_at = asyncio.get_running_loop().time()
+            self._opened_at = asyncio.get_running_loop().time()
             self._known.clear()
-            self._invalidations = self.node.invalidations(outcome.address)
             self._transmit_queued(outcome)
 
     def _transmit_queued(self, channel: Channel) -> None:
-        queued, self._queued = sorted(self._queued, key=lambda request: request.number), []
-        for request in queued:
+        if self._held is not None:
+            self._held.cancel()
+            self._held = None
+        for request in self._queued():
             if request.reply_lost and not self._may_retry(request):
                 # The server may have forgotten by now what the step did the first time.
                 self._fail(request, ServerUnavailableError("the server could not be reached again in time"))
@@ -353,8 +316,7 @@ class ReconnectingConnection:
                 self._transmit(channel, request)
 
     def _fail_queued(self, error: Exception) -> None:
-        queued, self._queued = self._queued, []
-        for request in queued:
+        for request in self._queued():
             self._fail(request, copy.copy(error))
 
 

@@ -1,17 +1,17 @@
-"""Turns a .lua file into commands: EVALSHA, and EVAL if the server does not know the script yet."""
+"""Turns a .lua file into commands: EVALSHA, and EVAL if the server does not know the script yet. Numbers the steps."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import operator
+import os
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from apressure.connection.wire.channel import Channel, ConnectionLost
-from apressure.connection.wire.command import Head
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
+from apressure.connection.wire.command import Argument, Head
 
 # The last argument is a tag that comes back with the answer, so that a reply to another request is recognized. A number
 # comes back in one string with the tag, which is faster for the server than a list.
@@ -79,6 +79,84 @@ class Call:
         return Head(b"EVAL", self.script.source, len(self.keys), *self.keys)
 
 
+class Series:
+    """A series of numbered steps, of which at most one is unanswered at a time.
+
+    The server keeps the result of the latest step under a key of the series. So it answers a repeat with that result,
+    and does not carry it out again.
+
+    Args:
+        script: Returns a script by its name.
+        keys: Returns the KEYS of every script, given the ending of the series' key.
+        name: The ending of the series' key; by default one that no other series has.
+
+    Attributes:
+        keys: The KEYS.
+        number: The number of the latest step.
+    """
+
+    def __init__(
+        self, script: Callable[[str], Script], keys: Callable[[str], tuple[bytes, ...]], name: str = ""
+    ) -> None:
+        self._name = name or os.urandom(8).hex()
+        self._script = script
+        self.keys = keys(self._name)
+        self.number = 0
+        self._calls: dict[str, Call] = {}
+
+    def call(self, name: str, more: Callable[[], tuple[bytes, ...]] = tuple, variant: str = "") -> Call:
+        """Return the call of a script with this series' keys, and `more` behind them: the same ones each time.
+
+        `variant` names calls of the same script with other keys behind them.
+        """
+        known = variant or name
+        if known not in self._calls:
+            self._calls[known] = self._script(name).on((*self.keys, *more()))
+        return self._calls[known]
+
+    def next(self) -> int:
+        """Return the number of the step that is about to be sent."""
+        self.number += 1
+        return self.number
+
+    @property
+    def token(self) -> bytes:
+        """A token that no other step has, for claims that the latest step makes."""
+        return f"{self._name}-{self.number}".encode()
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Request:
+    """One step that is to be sent, perhaps more than once, and answered.
+
+    Attributes:
+        call: The script to run, with its KEYS.
+        arguments: Its ARGV.
+        on_reply: Called exactly once, with the reply or an exception.
+        resend: The step may be sent again after its reply was lost.
+        again: The index of the argument that becomes `b"1"` when the step is sent again.
+        whole: Send the script's source, so that no other step overtakes this one while the server learns the script.
+        changed: Returns whether an answer means that the step wrote something that `durability=` applies to; None
+            for steps that it does not apply to.
+        reply_lost: A reply was lost, so the step may have been executed.
+        began: When it was first to be sent, by the event loop's clock.
+        until: When it may no longer be sent again, by the event loop's clock; 0 before its first failure.
+        refusals: How often the server gave a temporary refusal.
+    """
+
+    call: Call
+    arguments: list[Argument]
+    on_reply: Callable[[Any], None]
+    resend: bool
+    again: int | None = None
+    whole: bool = False
+    changed: Callable[[Any], bool] | None = None
+    reply_lost: bool = False
+    began: float = 0.0
+    until: float = 0.0
+    refusals: int = 0
+
+
 def prelude_of(package: str) -> str:
     """Return what the scripts of a package share.
 
@@ -86,14 +164,12 @@ def prelude_of(package: str) -> str:
     """
     from importlib import resources
 
+    by_name = operator.attrgetter("name")
     folder = resources.files(package) / "lua"
     one = folder / "prelude.lua"
-    own = [one] if one.is_file() else _by_name(folder / "prelude")
-    return "".join(part.read_text() for part in (*_by_name(resources.files("apressure.connection") / "lua"), *own))
-
-
-def _by_name(folder: Traversable) -> list[Traversable]:
-    return sorted(folder.iterdir(), key=lambda part: part.name)
+    own = [one] if one.is_file() else sorted((folder / "prelude").iterdir(), key=by_name)
+    shared = sorted((resources.files("apressure.connection") / "lua").iterdir(), key=by_name)
+    return "".join(part.read_text() for part in (*shared, *own))
 
 
 def used(prelude: str, step: str) -> str:

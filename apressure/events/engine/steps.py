@@ -15,8 +15,7 @@ from typing import Any, Final, NamedTuple
 from apressure.connection.client import Client
 from apressure.connection.sender import StepSender, flag
 from apressure.connection.wire.command import Argument
-from apressure.connection.wire.request import Request
-from apressure.connection.wire.series import Series
+from apressure.connection.wire.script import Request, Series
 from apressure.core.driver import Connection, OnAnswer
 from apressure.events.engine.answers import Event, Extended, changed, read
 from apressure.events.engine.keys import CREATED, PATTERNS, EventKeys, names_among

@@ -17,8 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from apressure import logs
 from apressure.connection.waiting.waiter import Waiter, park
-from apressure.connection.wire.request import Request
-from apressure.connection.wire.series import Series
+from apressure.connection.wire.script import Request, Series
 from apressure.core.waiting import Wait
 from apressure.events.engine.answers import Event, Popped
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want

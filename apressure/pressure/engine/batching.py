@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from apressure.concurrency.settle import set_result_once
 from apressure.connection.waiting.waiter import SLICE
-from apressure.connection.wire.request import Request
+from apressure.connection.wire.script import Request
 from apressure.core.putting import Putting, PuttingLane
 from apressure.core.taking import TakeLane
 from apressure.core.waiting import Parked, Wait

@@ -7,24 +7,19 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from apressure.concurrency.settle import set_result_once, wait_shielded
+from apressure.concurrency.settle import wait_shielded
+from apressure.connection import sender
 from apressure.connection.client import Client
 from apressure.connection.wire.command import Argument
-from apressure.connection.wire.request import Request
-from apressure.connection.wire.script import Call, Script
-from apressure.connection.wire.series import Series
+from apressure.connection.wire.script import Call, Request
 from apressure.core.asking import Undo, ask
-from apressure.core.counts import Counts
 from apressure.core.driver import Connection, OnAnswer
 from apressure.exceptions import Role
 from apressure.pressure.engine.answers import read
 from apressure.pressure.engine.keys import Keys
 
-
-@functools.cache
-def script(name: str) -> Script:
-    """Return the script of that name, read once."""
-    return Script("apressure.pressure.engine", name)
+script = functools.partial(sender.script, "apressure.pressure.engine")
+"""Return the script of that name, read once."""
 
 
 def _changed(answer: Any) -> bool:
@@ -51,44 +46,28 @@ def undoing(leave: Callable[[OnAnswer], None]) -> Undo:
     """Return what undoes a step that takes a role, given its answer: `leave`, if the step has taken it."""
 
     def undo(answer: Any) -> asyncio.Future[Any] | None:
-        if not isinstance(answer, int):
-            return None
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        leave(functools.partial(set_result_once, done))
-        return done
+        return sender.soon(leave) if isinstance(answer, int) else None
 
     return undo
 
 
-class Sender:
-    """Sends the steps of one queue.
+class Sender(sender.Sender):
+    """Sends the steps of one queue. Its attributes are those of `connection.sender.Sender`.
 
     Args:
         client: The client whose connection they use.
         keys: The queue's keys.
         name: The queue's name, for errors.
-
-    Attributes:
-        settle_timeout: Seconds for which a cancelled caller waits for the outcome.
-        script_keys: The KEYS of a script; they say which node has the queue.
-        connection: The connection for steps.
-        counts: What the queue object has done so far.
     """
 
+    keys: Keys
+
+    _room = "apressure.pressure.engine"
+
     def __init__(self, client: Client, keys: Keys, name: str) -> None:
-        self.settle_timeout = client.settings.settle_timeout
+        super().__init__(client, keys, name)
         self._durable = client.settings.durability is not None
         self._uid = client.id.encode(errors="surrogateescape")
-        self.keys = keys
-        self.name = name
-        self.counts = Counts()
-        self._unnumbered = Series(script, keys.for_script, "none")
-        self.script_keys = self._unnumbered.keys
-        self.connection = client.connection_for(self.script_keys)
-
-    def series(self) -> Series:
-        """Return a new series of numbered steps."""
-        return Series(script, self.keys.for_script)
 
     async def wait_for(self, answer: asyncio.Future[Any], request: Request | None = None) -> Any:
         """Wait for an answer; cancelled, take the request back, or wait for the answer for up to `settle_timeout`."""

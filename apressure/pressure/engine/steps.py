@@ -17,8 +17,7 @@ from apressure.concurrency import background
 from apressure.connection.client import Client
 from apressure.connection.renewer import Renewer
 from apressure.connection.wire.command import Argument
-from apressure.connection.wire.request import Request
-from apressure.connection.wire.series import Series
+from apressure.connection.wire.script import Request, Series
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.leases.renewal import Held, Renewal
 from apressure.core.waiting import Wait

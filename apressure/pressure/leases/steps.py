@@ -14,7 +14,7 @@ from typing import Any
 
 from apressure import logs
 from apressure.concurrency.settle import set_result_once
-from apressure.connection.wire.request import Request
+from apressure.connection.wire.script import Request
 from apressure.core.leases.renewal import Renewal
 from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError, LeaseLostError, QueueDoesNotExistError

@@ -18,8 +18,7 @@ from apressure.concurrency.settle import note_sent
 from apressure.connection.client import Client
 from apressure.connection.sender import StepSender, flag
 from apressure.connection.wire.command import Argument
-from apressure.connection.wire.request import Request
-from apressure.connection.wire.series import Series
+from apressure.connection.wire.script import Request, Series
 from apressure.core.driver import Connection, OnAnswer
 from apressure.exceptions import DurabilityError
 from apressure.tasks.engine.answers import Claim, Reserved, read, text

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from apressure import ServerError
-from apressure.connection.wire.request import Request
+from apressure.connection.wire.script import Request
 from tests.integration.conftest import Opener, eventually, open_two
 
 ITEMS = [b"%d" % number for number in range(300)]
@@ -89,5 +89,5 @@ async def test_a_closed_queue_ends_the_loop_after_what_was_asked_for_ahead(open_
     await queue.close()
     async with queue.consumer(prefetch=64) as consumer:
         assert [item async for item in consumer] == ITEMS
-    await eventually(lambda: queue.client.connection._unanswered() == 0)
+    await eventually(lambda: not queue.client.connection._unanswered)
     assert (await queue.statistics()).in_flight == 0

@@ -22,7 +22,7 @@ from apressure import (
     QueueFullError,
     ServerError,
 )
-from apressure.connection.wire.request import Request
+from apressure.connection.wire.script import Request
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.sending import script
 from apressure.pressure.engine.steps import Steps

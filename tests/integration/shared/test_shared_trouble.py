@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, Client, LeaseLostError, OutOfMemoryError, QueueClosedError, ServerError
-from apressure.connection.wire.series import Series
+from apressure.connection.wire.script import Series
 from apressure.embedded import EmbeddedServer
 from apressure.pressure.engine.steps import Steps
 from apressure.testing.proxy import Proxy, Trouble
