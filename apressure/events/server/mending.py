@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from apressure.connection.client import Client
-from apressure.events.engine.mending import Mender
-from apressure.events.engine.steps import EventSteps, active_queues
+from apressure.events.engine.steps import EventSteps, Mender, active_queues
 from apressure.exceptions import PermissionDeniedError, PressureError, ServerError
 
 logger = logging.getLogger("apressure.events.server")
