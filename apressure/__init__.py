@@ -50,12 +50,12 @@ from apressure.pressure.queue import AsyncQueue
 if TYPE_CHECKING:
     from apressure.core.consumer import QueueConsumer
     from apressure.core.producer import QueueProducer
+    from apressure.events.consumer import EventConsumers
     from apressure.events.delivery import EventDelivery
     from apressure.events.producer import EventProducer
     from apressure.events.queue import EventQueue, RemoteEventQueue
     from apressure.events.remote.consumer import RemoteEventConsumer
     from apressure.events.remote.delivery import RemoteEventDelivery
-    from apressure.events.several import EventConsumers
     from apressure.events.statistics import EventQueueStatistics, RemoteEventStatistics
     from apressure.files import FileDelivery, FileQueue, FileQueueOptions, FileQueueStatistics
     from apressure.opening import open_queue
@@ -158,7 +158,7 @@ __all__ = [
 _LATER = {
     "Consumer": "apressure.pressure.consumer",
     "Delivery": "apressure.pressure.delivery",
-    "EventConsumers": "apressure.events.several",
+    "EventConsumers": "apressure.events.consumer",
     "EventDelivery": "apressure.events.delivery",
     "EventProducer": "apressure.events.producer",
     "EventQueue": "apressure.events.queue",

@@ -29,6 +29,16 @@ async def pop(steps: EventSteps, most: int = 1, lease: float = 30.0, place: byte
     return await _answer(lambda on_answer: steps.send_pop(steps.series(), most, wanted, place, on_answer))
 
 
+async def settle(
+    steps: EventSteps, claims: Sequence[Sequence[bytes]], how: str = "ack", anywhere: bool = False
+) -> list[bool]:
+    """Settle claims; see `EventSteps.send_settle`. Returns which of them were settled."""
+    letters: bytes = await _answer(
+        lambda on_answer: steps.send_settle(steps.series(), how, claims, anywhere, on_answer)
+    )
+    return [letter == ord("1") for letter in letters]
+
+
 async def _answer(send: Callable[[Callable[[Any], None]], object]) -> Any:
     answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     send(answer.set_result)

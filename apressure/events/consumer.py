@@ -1,28 +1,32 @@
-"""Consumers of a queue of events, as `async with` blocks: any number of them compete."""
+"""Consumers of queues of events, as `async with` blocks: any number of them compete."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import uuid
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
 
 from apressure.concurrency import background
-from apressure.core.consumer import ConsumerOptions
-from apressure.core.driver import OnAnswer
+from apressure.concurrency.backoff import Backoff
+from apressure.core.consumer import ConsumerOptions, QueueConsumer
 from apressure.core.fetching import FetchingConsumer
+from apressure.core.leases.in_hand import ExtendedHand
 from apressure.core.prefetch import QUICK, Chunk
 from apressure.core.waiting import Wait
 from apressure.events.delivery import EventDelivery
 from apressure.events.driver import RedisDriver
-from apressure.events.engine.answers import Event, Popped
+from apressure.events.engine.answers import Event, Extended, Popped
 from apressure.events.engine.batching import note_popped
-from apressure.events.engine.mending import Mender
-from apressure.events.engine.steps import Want
-from apressure.events.hand import EventHand
-from apressure.exceptions import PressureError
+from apressure.events.engine.steps import Mender, Want
+from apressure.exceptions import PressureError, QueueClosedError
 
 T = TypeVar("T")
+D = TypeVar("D", bound=EventDelivery[Any])
 
 MAX_PREFETCH: Final = 1000
 READ_AHEAD: Final = 16
@@ -31,25 +35,83 @@ SIGN_OF_LIFE: Final = 10.0
 """Seconds between two signs of life of a registered consumer."""
 
 
-class EventConsumer(FetchingConsumer[T, EventDelivery[Any]]):
+class EventHand(ExtendedHand[Any]):
+    """The events that a consumer has in hand. Its arguments are those of `ExtendedHand`."""
+
+    kind = "EventQueue"
+    _noun = "events"
+
+    def send_back(
+        self, unseen: Sequence[EventDelivery[Any]], seen: Sequence[EventDelivery[Any]]
+    ) -> list[asyncio.Future[Any]]:
+        kinds = ("unseen", [one.claim for one in unseen]), ("fail", [(*one.claim, one.failure) for one in seen])
+        return [self._steps.settle_soon(how, claims) for how, claims in kinds if claims]
+
+    def _outcomes(self, answer: Extended) -> list[bool]:
+        return answer.outcomes
+
+
+class AnyEventConsumer(QueueConsumer[T, D]):
+    """A consumer of one queue of events, on a server of either kind.
+
+    Attributes:
+        queue: The driver of the queue.
+    """
+
+    queue: Any
+
+    @abstractmethod
+    async def _step(self) -> Wait | None:
+        """Take events into the buffer, without waiting for them; returns why there is none.
+
+        Raises:
+            QueueClosedError: The queue is closed and drained.
+        """
+
+    async def _receive(self) -> None:
+        await self.queue.waits.until(self._step, None, self.queue.name)
+
+    async def _delete_drained(self) -> None:
+        status = await self.queue.steps.status()
+        if status.closed and not (status.waiting or status.claimed):
+            await self.queue.steps.delete()
+
+    async def poll(self) -> D | Wait | None:
+        """Return the next delivery, or why there is none; None if it is worth another look. For `EventConsumers`.
+
+        Raises:
+            QueueClosedError: The queue is closed and drained.
+            PressureError, RuntimeError: As for the iteration.
+        """
+        self._begin()
+        if not self.hand.buffer and (wait := await self._step()) is not None:
+            return wait
+        while self.hand.buffer:
+            if (delivery := await self._next_of_buffer()) is not None:
+                self._hand_out(delivery, self.hand.clock())
+                return delivery
+        return None  # dead letters were moved, or the lease has ended
+
+
+class EventConsumer(AnyEventConsumer[T, EventDelivery[Any]], FetchingConsumer[T, EventDelivery[Any]]):
     """The consuming end of an `EventQueue`. Its block is registered, and mends what an okq that died has left."""
 
-    hand: EventHand
+    queue: RedisDriver[Any]
     _heartbeat = SIGN_OF_LIFE
 
     def __init__(self, queue: RedisDriver[Any], options: ConsumerOptions) -> None:
         hand, chunk = EventHand(queue.client.renewer, queue.steps, options), Chunk(options.prefetch, MAX_PREFETCH)
         super().__init__(queue, hand, chunk, options)
         chunk.turn_at = 0.0
-        self._queue = queue
+        self.queue = queue
         self._mender = Mender(queue.steps)
         self._id = str(uuid.uuid4()).encode()
         self._ahead: asyncio.Future[Any] | None = None
 
     async def _enter(self) -> None:
-        self._queue.check()
+        self.queue.check()
         await self._steps.register(self._id)
-        self._open(background.start(self._stay_registered(), f"registering a consumer of {self._queue.name!r}"))
+        self._open(background.start(self._stay_registered(), f"registering a consumer of {self.queue.name!r}"))
 
     async def _beat(self) -> None:
         await self._steps.register(self._id)
@@ -63,13 +125,8 @@ class EventConsumer(FetchingConsumer[T, EventDelivery[Any]]):
     async def _leave(self) -> None:
         await self._steps.unregister(self._id)
 
-    async def _delete_drained(self) -> None:
-        status = await self._steps.status()
-        if status.closed and not (status.waiting or status.claimed):
-            await self._steps.delete()
-
     async def _receive(self) -> None:
-        await self._queue.waits.until(self._step, None, self._queue.name)
+        await super()._receive()
         size = self._chunk.size
         self._chunk.ask_below = size // 2 if size >= READ_AHEAD else -1
 
@@ -77,45 +134,37 @@ class EventConsumer(FetchingConsumer[T, EventDelivery[Any]]):
         now, chunk = self.hand.clock(), self._chunk
         if len(self.hand.buffer) <= chunk.ask_below:
             chunk.ask_below = -1
-            self._ahead = self._send(self._pop(chunk.adapt() // 2, b""))
+            self._ahead = self._pop(chunk.adapt() // 2, b"")
         elif now < chunk.turn_at:
             return False
         chunk.turn_at = now + QUICK  # or nothing would leave until the buffer is empty
         return True
 
     async def _step(self) -> Wait | None:
-        """Ask for a chunk of events, without waiting for them."""
+        """Take up to a chunk of events. Cancelled while the step is on its way, they are in the buffer at the end."""
         if self._ahead is not None:
             ahead, self._ahead = self._ahead, None
             await self._wait_for(ahead)  # what it could not do, the next step tells
             if self.hand.buffer:
                 return None
-        self._chunk.adapt()
-        answer = await self.pop()
-        if isinstance(answer, Wait):
-            self._chunk.waited()
-            return answer
-        return None
-
-    async def pop(self) -> Popped | Wait:
-        """Pop up to a chunk of events into the buffer: one step.
-
-        Cancelled while the step is on its way, the events are in the buffer when this ends.
-        """
-        waits = self._queue.waits
-        done = self._send(self._pop(self._chunk.size, waits.take_turn()))
+        waits = self.queue.waits
+        done = self._pop(self._chunk.adapt(), waits.take_turn())
         try:
-            return await self._answer_to(done)  # type: ignore[no-any-return]
+            answer = await self._answer_to(done)
         except asyncio.CancelledError:
             if done.done() and isinstance(done.result(), Wait):
                 waits.drop(done.result())  # nobody waits here now
             raise
+        if not isinstance(answer, Wait):
+            return None
+        self._chunk.waited()
+        return answer
 
-    def _pop(self, most: int, place: bytes) -> Callable[[OnAnswer], object]:
-        """Return what sends a step that pops up to `most` events."""
-        lease, limit = int(self.hand.term.seconds * 1000), self._queue.max_attempts or 0
+    def _pop(self, most: int, place: bytes) -> asyncio.Future[Any]:
+        """Send a step that pops up to `most` events into the buffer."""
+        lease, limit = int(self.hand.term.seconds * 1000), self.queue.max_attempts or 0
         want = Want(lease, limit, self._expected, len(self.hand.claims), share=most > 1)
-        return lambda on_answer: self._steps.send_pop(self._series, most, want, place, on_answer)
+        return self._send(lambda on_answer: self._steps.send_pop(self._series, most, want, place, on_answer))
 
     def _messages(self, answer: Any) -> list[Event] | None:
         return answer.events if isinstance(answer, Popped) else None
@@ -123,20 +172,115 @@ class EventConsumer(FetchingConsumer[T, EventDelivery[Any]]):
     def _note(self, answer: Popped) -> None:
         note_popped(self._steps, answer)
 
-    # For a consumer of several queues.
 
-    async def poll(self) -> EventDelivery[Any] | Wait | None:
-        """Return the next delivery, or why there is none; None if it is worth another look.
+class EventConsumers:
+    """A consumer of several queues; made by `EventQueue.consume`: the loop that okq asks every consumer to write.
+
+    Args:
+        queues: The queues, which its block opens.
+        consumers: A consumer of each queue, with `ack="manual"`.
+
+    Attributes:
+        name: The name of the queue that the latest delivery is from; empty before the first one.
+    """
+
+    def __init__(
+        self, queues: Iterable[AbstractAsyncContextManager[Any]], consumers: Iterable[AnyEventConsumer[Any, Any]]
+    ) -> None:
+        self.name = ""
+        self._consumers = list(consumers)
+        self._blocks: list[AbstractAsyncContextManager[Any]] = [*queues, *self._consumers]
+        self._not_drained = list(self._consumers)
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            for block in self._blocks:
+                await stack.enter_async_context(block)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the block: what was handed out and not settled goes back, first in line."""
+        await self._stack.__aexit__(kind, error, traceback)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> EventDelivery[Any]:
+        """Return the next delivery of any of the queues.
+
+        Cancelled while it waits, nothing is lost: the end of the block gives back what was received.
 
         Raises:
-            QueueClosedError: The queue is closed and drained.
-            PressureError, RuntimeError: As for the iteration.
+            StopAsyncIteration: All queues are closed and drained.
+            PressureError, RuntimeError: As for a consumer of one queue.
         """
-        self._begin()
-        if not self.hand.buffer and isinstance(answer := await self.pop(), Wait):
-            return answer
-        while self.hand.buffer:
-            if (delivery := await self._next_of_buffer()) is not None:
-                self._hand_out(delivery, self.hand.clock())
-                return delivery
-        return None  # dead letters were moved, or the lease has ended
+        loop, misses = asyncio.get_running_loop(), Misses()
+        while self._not_drained:
+            noted = {consumer: consumer.queue.waits.note() for consumer in self._not_drained}
+            blocked: dict[AnyEventConsumer[Any, Any], Wait] = {}
+            try:
+                # A busy queue must not starve the others.
+                for consumer in random.sample(self._not_drained, len(self._not_drained)):
+                    try:
+                        answer = await consumer.poll()
+                    except QueueClosedError:
+                        self._not_drained.remove(consumer)
+                        continue
+                    if isinstance(answer, Wait):
+                        blocked[consumer] = answer
+                        continue
+                    if answer is not None:
+                        self.name = consumer.queue.name
+                        return answer  # type: ignore[no-any-return]
+                    break  # look again
+                else:
+                    if blocked:
+                        began = loop.time()
+                        await self._park(blocked, noted)
+                        blocked = {}
+                        await misses.note(loop.time() - began)
+            finally:
+                for consumer, wait in blocked.items():
+                    consumer.queue.waits.drop(wait)
+        self._not_drained = list(self._consumers)  # what was in hand may have gone back
+        raise StopAsyncIteration
+
+    async def _park(
+        self, blocked: dict[AnyEventConsumer[Any, Any], Wait], noted: dict[AnyEventConsumer[Any, Any], list[int]]
+    ) -> None:
+        """Wait until one of the queues may have something."""
+        parked = {consumer: consumer.queue.waits.park(wait, noted[consumer]) for consumer, wait in blocked.items()}
+        try:
+            await asyncio.wait(parked.values(), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for consumer, future in parked.items():
+                if not future.done():
+                    future.cancel()
+                    consumer.queue.waits.hand_back("consumer")
+        for future in parked.values():
+            if not future.cancelled():
+                future.result()
+
+
+class Misses:
+    """Slows down a loop whose waits end at once and whose pops find nothing: others are quicker, or a pause holds."""
+
+    _PAUSES: Final = Backoff(first=0.005, most=0.5)
+    _FEW: Final = 3
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    async def note(self, waited: float) -> None:
+        """Pause, if this wait was one of many short ones.
+
+        Args:
+            waited: Its seconds.
+        """
+        self._count = self._count + 1 if waited < 0.1 else 0
+        if self._count > self._FEW:
+            await asyncio.sleep(self._PAUSES.pause(self._count - self._FEW - 1))

@@ -41,14 +41,9 @@ class EventDelivery(BatchedDelivery[T]):
     _gone = "its lease has ended and another client gets it again, or it was acknowledged by its id"
 
     def __init__(
-        self,
-        steps: EventSteps,
-        settler: EventSettler,
-        decode: Callable[[bytes], T],
-        event: Event,
-        until: float = 0.0,
-        in_hand: Hand | None = None,
-    ) -> None:
+        self, steps: EventSteps, settler: EventSettler, decode: Callable[[bytes], T], event: Event,
+        until: float = 0.0, in_hand: Hand | None = None,
+    ) -> None:  # fmt: skip
         event_id, self.raw, self.attempts, token = event
         self.claim: Claim = (event_id, token)
         self._steps = steps

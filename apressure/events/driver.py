@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from apressure.concurrency.handover import note_taken
 from apressure.concurrency.settle import wait_for_answer, wait_shielded
@@ -21,12 +21,11 @@ from apressure.events.engine.answers import Event, Status
 from apressure.events.engine.batching import EventSettler, Pair, PopLane, Push, PushLane
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
 from apressure.events.engine.waits import EventWaits
-from apressure.exceptions import DecodeError, PressureError
+from apressure.exceptions import PressureError
 from apressure.items import Items, Progress
+from apressure.protocols import DEFAULT_LEASE
 
 T = TypeVar("T")
-
-
 C = TypeVar("C", bound=SharedClient)
 
 
@@ -43,15 +42,21 @@ class EventDriver(QueueObject[C, Block], Generic[C, T]):
     Attributes:
         client, items, max_attempts: As given.
         expected: This object has created the queue: if it is gone, it was deleted.
+        default_lease: Seconds.
     """
 
     expected = False
+    default_lease: ClassVar[float] = DEFAULT_LEASE
 
     def __init__(self, client: C, owns_client: bool, name: str, items: Items[T], max_attempts: int | None) -> None:
         super().__init__(client, owns_client, name)
         self.client = client
         self.items = items
         self.max_attempts = max_attempts
+
+    def lease_of(self, lease: float | None) -> float:
+        """Return a lease in seconds, checked; of None the default."""
+        return lease_of(lease, default=self.default_lease)
 
     async def _give_back(self) -> None:
         assert self._closed_by is not None
@@ -71,10 +76,7 @@ class RedisDriver(EventDriver[Client, T]):
         waits: Operations wait here.
         counts: What the queue object has done so far.
         settler: Settles deliveries.
-        lease_of: Returns a lease in seconds, checked; of None the default.
     """
-
-    lease_of = staticmethod(lease_of)
 
     def __init__(
         self, client: Client, owns_client: bool, name: str, items: Items[T], max_attempts: int | None, keep_errors: bool
@@ -102,8 +104,8 @@ class RedisDriver(EventDriver[Client, T]):
 
     # The queue as a whole.
 
-    def look(self, lenient: bool) -> Awaitable[Status]:  # noqa: ARG002
-        """Look at the queue. `lenient`: it is enough to know how many events wait and are in flight."""
+    def count(self) -> Awaitable[Status]:
+        """Look at the queue. A released okq tells only how many events wait and are in flight."""
         return self.steps.status()
 
     def purge(self, most: int) -> Awaitable[int]:
@@ -138,22 +140,18 @@ class RedisDriver(EventDriver[Client, T]):
     async def get(self, most: int, timeout: float | None) -> list[T]:
         """Take one to `most` items for good, waiting while there is none."""
         taken = await self._pop(most, timeout, 0)
-        items: list[T] = []
-        kept = len(taken)
-        try:
-            self.items.decode_into(items, [event.contents for event in taken])
-        except DecodeError:
-            kept, patience = max(1, len(items)), self.steps.settle_timeout
+        items, broken = self.items.decode_first([event.contents for event in taken])
+        kept, behind = taken[: max(1, len(items))], taken[max(1, len(items)) :]
+        if behind:
+            patience = self.steps.settle_timeout
             try:
-                if behind := taken[kept:]:
-                    await wait_for_answer(self._pops.give_back(behind, taken.order), None, patience)
+                await wait_for_answer(self._pops.give_back(behind, taken.order), None, patience)
             except asyncio.CancelledError:  # then the caller gets none of them
-                await wait_shielded(self._pops.give_back(taken[:kept], taken.order), patience)
+                await wait_shielded(self._pops.give_back(kept, taken.order), patience)
                 raise
-            if not items:
-                note_taken(lambda: asyncio.wait((self._pops.give_back(taken[:kept], taken.order),)))
-                raise
-        note_taken(lambda: asyncio.wait((self._pops.give_back(taken[:kept], taken.order),)))
+        note_taken(lambda: asyncio.wait((self._pops.give_back(kept, taken.order),)))
+        if broken is not None:
+            raise broken
         return items
 
     def _pop(self, most: int, timeout: float | None, seconds: float) -> Awaitable[Taken[Event]]:

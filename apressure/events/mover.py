@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -45,22 +44,22 @@ class EventMover:
             ([one.claim for one in deliveries], [(new_id(), result) for result in results])
             for deliveries, results in some
         ]
+
+        async def step() -> int | Wait:
+            destination.waits.take_room()
+            try:
+                moved = await destination.steps.move(self._series, self._source.steps.keys, units, destination.expected)
+            except DurabilityError as error:
+                self._settle(moves[: error.answer])
+                raise
+            self._settle(moves[:moved])
+            return moved or FULL
+
         with some[0][0][0].excused():
             try:
-                await destination.waits.until(functools.partial(self._step, moves, units), None, destination.name)
+                await destination.waits.until(step, None, destination.name)
             except LeaseLostError:
                 raise nothing_put(self._source.name) from None
-
-    async def _step(self, moves: Sequence[Move], units: Sequence[Unit]) -> int | Wait:
-        destination = self._destination
-        destination.waits.take_room()
-        try:
-            moved = await destination.steps.move(self._series, self._source.steps.keys, units, destination.expected)
-        except DurabilityError as error:
-            self._settle(moves[: error.answer])
-            raise
-        self._settle(moves[:moved])
-        return moved or FULL
 
     def _settle(self, moved: Sequence[Move]) -> None:
         for deliveries, results in moved:

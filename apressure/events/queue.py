@@ -14,21 +14,20 @@ from apressure.connection.client import Client, client_of
 from apressure.connection.moves import other_kind
 from apressure.connection.settings import ClientOptions
 from apressure.core.administration import AdministrationSteps
-from apressure.core.consumer import ConsumerOptions, QueueConsumer
+from apressure.core.consumer import ConsumerOptions
 from apressure.core.leases.arguments import max_hold_of
 from apressure.core.queue import Queue
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
-from apressure.events.consumer import EventConsumer
+from apressure.events.consumer import AnyEventConsumer, EventConsumer, EventConsumers
 from apressure.events.delivery import EventDelivery
 from apressure.events.driver import RedisDriver
 from apressure.events.engine.answers import Status
-from apressure.events.engine.letters import Revived, letters, read, revived
+from apressure.events.engine.letters import Revived, letters, read
 from apressure.events.engine.steps import MAX_EVENTS
 from apressure.events.ids import checked, new_id
 from apressure.events.producer import EventProducer
 from apressure.events.remote.address import is_okq
-from apressure.events.several import EventConsumers
 from apressure.events.statistics import EventQueueStatistics
 from apressure.items import Items, Progress
 from apressure.protocols import Mover
@@ -102,15 +101,9 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
         max_attempts: int | None = ..., keep_errors: bool = ..., **options: Unpack[ClientOptions],
     ) -> None: ...  # fmt: skip
     def __init__(
-        self,
-        name: str,
-        *,
-        client: Client | None = None,
-        codec: Codec[Any] | type[Any] | str | None = None,
-        max_attempts: int | None = None,
-        keep_errors: bool = True,
-        **options: Unpack[ClientOptions],
-    ) -> None:
+        self, name: str, *, client: Client | None = None, codec: Codec[Any] | type[Any] | str | None = None,
+        max_attempts: int | None = None, keep_errors: bool = True, **options: Unpack[ClientOptions],
+    ) -> None:  # fmt: skip
         self.client: Client = _client_of(client, options)
         if max_attempts is not None:
             validation.whole(max_attempts, "max_attempts")
@@ -292,18 +285,14 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
         """
         if not names:
             raise TypeError("consume needs the name of at least one queue")
-        shared = _client_of(client, options)
-        queues = [
-            EventQueue(name, client=shared, codec=codec, max_attempts=max_attempts, keep_errors=keep_errors)
-            for name in dict.fromkeys(names)
-        ]
+        first, *others = dict.fromkeys(names)
+        same: Any = {"codec": codec, "max_attempts": max_attempts, "keep_errors": keep_errors}
+        queue: EventQueue[Any] = EventQueue(first, client=client, **same, **options)
+        queues = [queue, *(EventQueue(name, client=queue.client, **same) for name in others)]
         drivers: list[Any] = [queue._driver for queue in queues]  # noqa: SLF001 (of this class)
-        wanted = ConsumerOptions(True, False, 1, drivers[0].lease_of(lease), max_hold_of(None))
-        if isinstance(shared, Client):
-            return EventConsumers(drivers, shared if client is None else None, wanted)
-        from apressure.events.remote.consumer import consumer_of
-
-        return consumer_of(drivers, wanted, owned=client is None)  # type: ignore[return-value]
+        if not isinstance(queue.client, Client):
+            drivers[0].wait_together(drivers)
+        return EventConsumers(queues, [queue._consumer(True, False, 1, lease, None) for queue in queues])  # noqa: SLF001
 
     # What is behind the operations on the queue as a whole.
 
@@ -320,27 +309,21 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
         return self._driver.steps
 
     async def _look(self) -> Status:
-        self.check()
-        return await self._driver.look(lenient=False)
+        return await self._driver.steps.status()
 
     async def _counted(self) -> Status:
         """Look at the queue, as `_existing` does. A released okq tells only how many events wait and are in flight."""
         self.check()
-        status = await self._driver.look(lenient=True)
+        status = await self._driver.count()
         if self._expected and not status.created:
             raise self._gone()
         return status
 
     async def _exists(self) -> bool:
-        return (await self._driver.look(lenient=True)).exists
+        return (await self._driver.count()).exists
 
     async def _purge(self) -> int:
-        return await self._purge_by_steps((await self._counted()).waiting, self._purge_step)
-
-    async def _purge_step(self, most: int) -> int:
-        purged = await self._driver.purge(min(most, MAX_EVENTS))
-        self._driver.counts.deleted_count += purged
-        return purged
+        return await self._purge_by_steps((await self._counted()).waiting, self._driver.purge)
 
     async def _until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
         return await self._driver.waits.until(step, timeout, self.name)
@@ -351,7 +334,10 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
     ) -> AsyncIterator[Revived]:
         status: Status = await self._existing()
         driver = self._driver
-        yield await revived(driver.steps, driver.waits.take_room, self._expected, status.dead, max_items, ids)
+        revived = Revived(driver.steps, driver.waits.take_room, self._expected, status.dead, max_items)
+        if ids is not None:
+            await revived.choose(ids)
+        yield revived
 
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         return [read(letter, self._items.decode) async for letter in letters(self._driver.steps, limit)]
@@ -378,14 +364,14 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
 
     def _consumer(
         self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
-    ) -> QueueConsumer[Any, Any]:
+    ) -> AnyEventConsumer[Any, Any]:
         driver = self._driver
         options = ConsumerOptions(manual, delete, prefetch, driver.lease_of(lease), max_hold_of(max_hold))
         if isinstance(driver, RedisDriver):
             return EventConsumer(driver, options)
-        from apressure.events.remote.consumer import consumer_of
+        from apressure.events.remote.consumer import RemoteEventConsumer
 
-        return consumer_of([driver], options)
+        return RemoteEventConsumer(driver, options)
 
 
 RemoteEventQueue = EventQueue
@@ -395,10 +381,9 @@ RemoteEventQueue = EventQueue
 def _client_of(client: Client | None, options: ClientOptions) -> Any:
     """Return the client of a queue: the one that was given, or one of its own."""
     if client is None and is_okq(options.get("url")):
-        from apressure.events.remote.address import settings_of
         from apressure.events.remote.client import OkqClient
 
-        return OkqClient(settings_of(options))
+        return OkqClient(options)
     chosen = client_of(EventQueue, client, options)
     if not chosen.settings.scripting:
         raise ValueError("an EventQueue needs scripts on the server: leave out scripting=False")

@@ -61,7 +61,6 @@ ABSENT: Final = {
     "check": _PARTS,
     "client_closed": _PARTS,
     "end": _PARTS,
-    "pop": _PARTS,
     # What consumers call of their queues
     "breathe": _PARTS,
     "deliveries": _PARTS,
@@ -85,7 +84,6 @@ ABSENT: Final = {
     "certain_until": _PARTS,
     "claim": _PARTS,
     "decode": _PARTS,
-    "event": _PARTS,
     "excused": _PARTS,
     "failure": _PARTS,
     "forget": _PARTS,

@@ -31,7 +31,7 @@ EVENTS = [(b"a", b"1"), (b"b", b"2")]
 CALLS: dict[str, Callable[[EventSteps], Any]] = {
     "push": lambda steps: event_steps.push(steps, EVENTS, front=True, force=True, expected=True),
     "pop": lambda steps: event_steps.pop(steps, 3, limit=2, expected=True, in_hand=4, place=b"me"),
-    "settle": lambda steps: steps.settle(EVENTS, "nack", anywhere=True),
+    "settle": lambda steps: event_steps.settle(steps, EVENTS, "nack", anywhere=True),
     "extend": lambda steps: steps.extend(EVENTS, 5.0),
     "heal": lambda steps: steps.heal(),
     "peek": lambda steps: steps.peek(newest=True),
@@ -96,8 +96,8 @@ def test_what_rooms_share_is_defined_once() -> None:
 
 def test_the_keys_have_one_hash_tag_and_their_own_names() -> None:
     keys = EventKeys("a:b")
-    assert len(set(keys.types)) == len(keys.types) == 18
-    assert all(b"{a:b}" in key for key in (*keys.types, keys.lock(b"x"), keys.operation("y")))
+    assert len(set(keys.as_source)) == len(keys.as_source) == 18
+    assert all(b"{a:b}" in key for key in (*keys.as_source, keys.lock(b"x"), keys.operation("y")))
     assert keys.lock(b"x") == b"queue:{a:b}:lock:x"
 
 

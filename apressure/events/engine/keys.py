@@ -7,23 +7,12 @@ from typing import Final
 
 from apressure.connection.settings import MAX_NAME
 
-_OKQ: Final = {"": "list", ":claimed": "list", ":items": "hash", ":consumers": "zset"}
-_OURS: Final = {
-    "bound": "string",
-    "closed": "list",
-    "expiry": "zset",
-    "attempts": "hash",
-    "dead": "list",
-    "turns": "list",
-    "watch": "hash",
-    "room": "list",
-    "putters": "string",
-    "scan": "string",
-    "end": "list",
-    "paused": "string",
-    "resumed": "list",
-    "errors": "hash",
-}
+_OKQ: Final = ("", ":claimed", ":items", ":consumers")
+_OURS: Final = (
+    "bound", "closed", "expiry", "attempts", "dead", "turns", "watch", "room", "putters", "scan", "end", "paused",
+    "resumed", "errors",
+)  # fmt: skip
+"""Those of `lua/prelude.lua`, in its order."""
 
 PATTERNS: Final = ((b"queue:{*}:items", b"hash"), (b"queue:{*}:consumers", b"zset"))
 """What SCAN looks for, with the type: a queue that has events or consumers is active (specification, "Commands")."""
@@ -42,10 +31,11 @@ class EventKeys:
         name: The queue's name.
 
     Attributes:
+        okq: Those that okq uses.
+        ours: Those beside them.
         unclaimed: The list of the ids of waiting events: pushed left, popped right. The channel has the same name.
         claimed: The list of the ids of events in flight.
         items: The hash from ids to contents.
-        consumers: The sorted set of consumers, by the unix time of their last sign of life.
         bound: Ours: the string that exists when the queue was created.
         closed: Ours: the list that is not empty when the queue is closed.
         turns: Ours: the list with a token for the next client that waits for events.
@@ -75,7 +65,7 @@ class EventKeys:
         base = _HEAD + encoded + b"}"
         self.okq = tuple(base + ending.encode() for ending in _OKQ)
         self.ours = tuple(b"apressure:" + base + b":" + word.encode() for word in _OURS)
-        self.unclaimed, self.claimed, self.items, self.consumers = self.okq
+        self.unclaimed, self.claimed, self.items, _ = self.okq
         self.bound, self.closed, self.turns, self.room = (self.ours[place] for place in (0, 1, 5, 7))
         self.end, self.paused, self.resumed = self.ours[10:13]
 
@@ -89,17 +79,12 @@ class EventKeys:
 
     def for_script(self, series: str) -> tuple[bytes, ...]:
         """The KEYS of every script, as `lua/prelude.lua` names them."""
-        return (*self.okq, *self.ours, self.operation(series))
+        return (*self.as_source, self.operation(series))
 
     @property
     def as_source(self) -> tuple[bytes, ...]:
         """The KEYS of this queue in a script that moves events from it to another one: behind those of that queue."""
         return (*self.okq, *self.ours)
-
-    @property
-    def types(self) -> dict[bytes, str]:
-        """The type of each key, but for locks and the records of operations."""
-        return dict(zip((*self.okq, *self.ours), (*_OKQ.values(), *_OURS.values()), strict=True))
 
 
 def names_among(found: Iterable[bytes]) -> list[str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from apressure import dead_letters
@@ -22,15 +21,11 @@ _LENGTH: Final = re.compile(rb"([0-9]{1,10}):")
 _REASON: Final = re.compile(rb"([0-9]{1,15}):([0-9]{1,9}):([0-9]{1,9}):(.*)", re.DOTALL)
 
 
-class Reads(Protocol):
-    """What reads dead letters."""
+class Steps(Protocol):
+    """What reads dead letters, and moves them."""
 
     async def dead_letters(self, passed: int, most: int) -> list[bytes]:
         """Return up to `most` dead letters behind the `passed` oldest ones, as the server keeps them."""
-
-
-class Moves(Reads, Protocol):
-    """What moves dead letters."""
 
     async def requeue(self, most: int, chosen: Sequence[bytes], expected: bool) -> bytes:
         """Move dead letters back; see `EventSteps.requeue`."""
@@ -66,7 +61,7 @@ def _unpack(packed: bytes, begin: int) -> tuple[bytes | None, int]:
     return packed[length.end() : end], end
 
 
-async def letters(steps: Reads, limit: int | None) -> AsyncIterator[bytes]:
+async def letters(steps: Steps, limit: int | None) -> AsyncIterator[bytes]:
     """Read dead letters as the server keeps them, the oldest first; at most `limit`."""
     passed = 0
     while limit is None or passed < limit:
@@ -87,8 +82,6 @@ class Revived:
         expected: The queue must have been created.
         present: Look at so many, the oldest first,
         most: and move at most so many of them; None for no limit.
-        chosen: Or move these ones, by their ids.
-        missing: The ids that no dead letter has.
 
     Attributes:
         moved: How many have been moved.
@@ -96,17 +89,28 @@ class Revived:
     """
 
     def __init__(
-        self, steps: Moves, take_room: Callable[[], object], expected: bool, present: int = 0, most: int | None = None,
-        chosen: Mapping[str, bytes] = MappingProxyType({}), missing: Iterable[str] = (),
-    ) -> None:  # fmt: skip
+        self, steps: Steps, take_room: Callable[[], object], expected: bool, present: int, most: int | None
+    ) -> None:
         self.moved = 0
-        self.not_found = list(missing)
+        self.not_found: list[str] = []
         self._steps = steps
         self._take_room = take_room
         self._expected = expected
         self._left = present
         self._most = most
-        self._chosen = list(chosen.items())
+        self._chosen: list[tuple[str, bytes]] = []
+
+    async def choose(self, ids: Iterable[str]) -> None:
+        """Move those with these ids instead. If several have the same id, it is the oldest one."""
+        missing = dict.fromkeys(ids)
+        async for letter in letters(self._steps, self._left):
+            if not missing:
+                break
+            name = read(letter, bytes).id
+            if name in missing:
+                del missing[name]
+                self._chosen.append((name, letter))
+        self._left, self.not_found = 0, list(missing)
 
     @property
     def more(self) -> bool:
@@ -140,25 +144,3 @@ class Revived:
             if number and size > _CHUNK_BYTES:
                 return self._chosen[:number]
         return self._chosen[:_MOST_CHOSEN]
-
-
-async def revived(
-    steps: Moves, take_room: Callable[[], object], expected: bool, dead: int, most: int | None,
-    ids: Iterable[str] | None,
-) -> Revived:  # fmt: skip
-    """Return what moves the oldest `most` of the `dead` dead letters back, or those with these ids.
-
-    If several have the same id, it is the oldest one.
-    """
-    if ids is None:
-        return Revived(steps, take_room, expected, dead, most)
-    missing = dict.fromkeys(ids)
-    found: dict[str, bytes] = {}
-    async for letter in letters(steps, dead):
-        if not missing:
-            break
-        name = read(letter, bytes).id
-        if name in missing:
-            del missing[name]
-            found[name] = letter
-    return Revived(steps, take_room, expected, chosen=found, missing=missing)

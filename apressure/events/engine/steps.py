@@ -112,9 +112,18 @@ class EventSteps(StepSender):
     def send_settle(
         self, series: Series, how: str, claims: Sequence[Sequence[bytes]], anywhere: bool, on_answer: OnAnswer
     ) -> Request:
-        """Settle claims, `how` being as in `lua/settle.lua`. Answers with a letter for each, `1` if it was done.
+        """Acknowledge events, or put them back. Answers with a letter for each, `1` if it was done.
 
-        With `how="fail"`, each claim is followed by an error as `apressure.dead_letters.encode` returns it, or nothing.
+        The others are not claimed, or claimed with another token.
+
+        Args:
+            series: The sender's series.
+            how: `"ack"`; `"nack"` puts them back, first in line, and `"fail"` keeps errors, too: then each claim is
+                followed by one as `apressure.dead_letters.encode` returns it, or nothing. `"unseen"` puts them back
+                without counting as an attempt.
+            claims: The events.
+            anywhere: Acknowledge events that have gone back and wait, too, as okq's QACK does.
+            on_answer: Receives the answer.
         """
         arguments: list[Argument] = [
             series.next(), b"0", how, flag(anywhere), *itertools.chain.from_iterable(claims),
@@ -128,17 +137,17 @@ class EventSteps(StepSender):
         arguments: list[Argument] = [lease, *itertools.chain.from_iterable(claims)]
         return self._send(self._unnumbered.call("extend"), arguments, on_answer, connection=connection)
 
-    def resign(self, place: bytes, unused: bool) -> None:
-        """This client waits for events no more; `unused` says that it has taken a turn which it does not use."""
-        self._send(self._unnumbered.call("resign"), [place, flag(unused), b"0", b"0"], _ignore)
+    def resign(self, place: bytes, turn: bool, room: bool = False, end: bool = False) -> None:
+        """This client waits for events no more, if its place in the line is given; nobody waits for the answer.
+
+        The others say which tokens it has taken and does not use: a turn for events, one for room, and one that tells
+        of the queue's end.
+        """
+        self._send(self._unnumbered.call("resign"), [place, flag(turn), flag(room), flag(end)], lambda _: None)
 
     def pass_room(self) -> None:
         """This client has taken a token for room which it does not use."""
-        self._send(self._unnumbered.call("resign"), [b"", b"0", b"1", b"0"], _ignore)
-
-    def pass_end(self) -> None:
-        """This client has taken a token that tells of the queue's end, and does not wait any more."""
-        self._send(self._unnumbered.call("resign"), [b"", b"0", b"0", b"1"], _ignore)
+        self.resign(b"", False, room=True)
 
     # Steps that any number of tasks may run at a time.
 
@@ -147,30 +156,16 @@ class EventSteps(StepSender):
 
         Those that were acknowledged at once are pushed to the front again.
         """
-        series = self.series()
         if events[0].token:
-            claims = [(event.id, event.token) for event in events]
-            return self._soon(lambda on_answer: self.send_settle(series, "unseen", claims, False, on_answer))
+            return self.settle_soon("unseen", [(event.id, event.token) for event in events])
+        series = self.series()
         again = [(event.id, event.contents) for event in reversed(events)]
         return self._soon(lambda on_answer: self.send_push(series, again, True, True, False, on_answer, back=True))
 
-    async def settle(self, claims: Sequence[Sequence[bytes]], how: str = "ack", anywhere: bool = False) -> list[bool]:
-        """Acknowledge events, or put them back.
-
-        Args:
-            claims: The events.
-            how: `"ack"`; `"nack"` puts them back, first in line, and `"fail"` keeps errors, too; `"unseen"` puts them
-                back without counting as an attempt.
-            anywhere: Acknowledge events that have gone back and wait, too, as okq's QACK does.
-
-        Returns:
-            Which of them were settled. The others are not claimed, or claimed with another token.
-
-        Cancelled, they are settled or not.
-        """
-        with self._series() as series:
-            letters = await self._ask(lambda on_answer: self.send_settle(series, how, claims, anywhere, on_answer))
-        return [letter == ord("1") for letter in letters]
+    def settle_soon(self, how: str, claims: Sequence[Sequence[bytes]]) -> asyncio.Future[Any]:
+        """Send the step of `send_settle`; returns what completes with its answer, which may be an error."""
+        series = self.series()
+        return self._soon(lambda on_answer: self.send_settle(series, how, claims, False, on_answer))
 
     async def extend(self, claims: Sequence[Claim], lease: float) -> Extended:
         """Have claims last for at least so many seconds from now."""
@@ -208,7 +203,9 @@ class EventSteps(StepSender):
 
     async def purge(self, most: int, expected: bool = False) -> int:
         """Delete up to so many events that wait, those that are next first. Returns how many."""
-        return int(await self._numbered("purge", most, flag(expected)) or 0)
+        purged = int(await self._numbered("purge", min(most, MAX_EVENTS), flag(expected)) or 0)
+        self.counts.deleted_count += purged
+        return purged
 
     async def dead_letters(self, passed: int, most: int) -> list[bytes]:
         """Return up to `most` dead letters behind the `passed` oldest ones, as the server keeps them."""
@@ -285,8 +282,42 @@ class EventSteps(StepSender):
         return mended
 
 
-def _ignore(_: Any) -> None:
-    """The answer of a step that nobody waits for."""
+class Mender:
+    """Looks at a queue now and then, and puts events back that are in no list.
+
+    An okq leaves them that dies after it has stored an event's contents and before it has pushed the id.
+
+    Args:
+        steps: The queue's steps.
+
+    Attributes:
+        steps: As given.
+        suspicious: The latest look found contents without an id: an okq has died, or is in the middle of a push.
+    """
+
+    def __init__(self, steps: EventSteps) -> None:
+        self.steps = steps
+        self.suspicious = False
+
+    async def look(self) -> int:
+        """Look at the queue, and mend it if it was torn at the look before, too.
+
+        Call it every few seconds: no okq takes that long for a push.
+
+        Returns:
+            How many events were put back, first in line.
+
+        Raises:
+            ServerError, ServerUnavailableError: The queue could not be looked at, or not be mended. The next look tries
+                again.
+
+        Cancelled, events were put back or not; another look is safe.
+        """
+        status = await self.steps.status()
+        torn = status.contents > status.waiting + status.claimed
+        mended = await self.steps.mend() if torn and self.suspicious else 0
+        self.suspicious = torn and not mended
+        return mended
 
 
 async def active_queues(client: Client, created: bool = False) -> list[str]:

@@ -33,23 +33,22 @@ class EventWaits(Waits):
         super().__init__()
         node, keys = steps.connection.node, steps.keys
         self._steps = steps
-        self._node = node
         self.place = secrets.token_hex(8).encode()
         self._list = Waiter(node, keys.unclaimed, keys.unclaimed, on_unwanted=lambda: self._leave(False))
         self._turns = Waiter(node, keys.turns, None, on_unwanted=lambda: self._leave(True))
-        self._room = Waiter(node, keys.room, None, on_unwanted=self._pass_room)
-        self._end = Waiter(node, keys.end, None, LONG_SLICE, on_unwanted=self._pass_end)
-        self._closed = Waiter(node, keys.closed, keys.closed, LONG_SLICE)
-        self._resumed = Waiter(node, keys.resumed, keys.resumed, LONG_SLICE)
-        self._all = (self._list, self._turns, self._room, self._end, self._closed, self._resumed)
+        self._room = Waiter(node, keys.room, None, on_unwanted=lambda: self._pass_on(self._room, room=True))
+        self._end = Waiter(node, keys.end, None, LONG_SLICE, on_unwanted=lambda: self._pass_on(self._end, end=True))
+        closed = Waiter(node, keys.closed, keys.closed, LONG_SLICE)
+        resumed = Waiter(node, keys.resumed, keys.resumed, LONG_SLICE)
+        self._all = (self._list, self._turns, self._room, self._end, closed, resumed)
         self._waiters: dict[Reason, tuple[Waiter, ...]] = {
             "full": (self._room,),
             "empty": (self._list, self._end),
             "watch": (self._list, self._end),
             "turn": (self._turns,),
             "draining": (self._turns,),
-            "paused": (self._resumed,),
-            "open": (self._closed,),
+            "paused": (resumed,),
+            "open": (closed,),
         }
         self._watching = False
         node.server.add_reclaimer(self._give_up_one)
@@ -102,7 +101,7 @@ class EventWaits(Waits):
             Whether `hand_over` is needed: the server may wait for this client, or has given it a token.
         """
         self._closed_by = error
-        self._node.server.remove_reclaimer(self._give_up_one)
+        self._steps.connection.node.server.remove_reclaimer(self._give_up_one)
         ended = [waiter.close() for waiter in self._all]
         return any(ended[1:4]) or self._watching
 
@@ -111,13 +110,7 @@ class EventWaits(Waits):
         await asyncio.sleep(0)  # the waits' connections close in the next turn of the event loop
         await asyncio.sleep(0)
         await self._steps.status()  # after a round trip the server has seen that, too
-        self._steps.resign(self.place, True)
-        self._steps.pass_room()
-        self._steps.pass_end()
-
-    def _pass_end(self) -> None:
-        if not self._end.watched:
-            self._steps.pass_end()
+        self._steps.resign(self.place, True, True, True)
 
     def _leave(self, unused: bool) -> None:
         """Have another client watch the queue, if nobody waits for events here any more. `unused`: a turn came."""
@@ -125,9 +118,10 @@ class EventWaits(Waits):
             self._watching = False
             self._steps.resign(self.place, unused)
 
-    def _pass_room(self) -> None:
-        if not self._room.watched:
-            self._steps.pass_room()
+    def _pass_on(self, waiter: Waiter, room: bool = False, end: bool = False) -> None:
+        """A token came for nobody here: another client gets it."""
+        if not waiter.watched:
+            self._steps.resign(b"", False, room, end)
 
     def _give_up_one(self) -> bool:
         return any(waiter.close_if_idle() for waiter in self._all)

@@ -18,8 +18,6 @@ _TAKEN: Final = frozenset(
         "retry_timeout", "settle_timeout", "max_message_size",
     }
 )  # fmt: skip
-_HARMLESS: Final = (("scripting", True),)
-"""Options of Redis that ask for nothing here."""
 
 
 def is_okq(url: Any) -> bool:
@@ -37,9 +35,9 @@ def settings_of(options: ClientOptions) -> Settings:
         TypeError: An option is of the wrong type.
         ValueError: An option is invalid, or only for Redis; or the URL is. The message shows no password.
     """
-    given = {name: value for name, value in options.items() if value is not None and name not in _TAKEN}
-    others = sorted(name for name, value in given.items() if (name, value) not in _HARMLESS)
-    if others:
+    kept: Any = {name: value for name, value in options.items() if name in _TAKEN}
+    given = {name for name, value in options.items() if value is not None and (name, value) != ("scripting", True)}
+    if others := sorted(given - _TAKEN):
         raise ValueError(
             f"{others[0]} is for a Redis server, and an okq server has its own. Leave it out, or give the URL of the "
             "Redis server (redis://…) instead of okq://…"
@@ -48,17 +46,14 @@ def settings_of(options: ClientOptions) -> Settings:
     assert url is not None
     scheme, _, rest = url.partition(":")
     translated = f"{_SCHEMES[scheme.lower()]}:{rest}"
-    kept: Any = {name: value for name, value in options.items() if name in _TAKEN}
     kept = {"response_timeout": PATIENCE, **kept, "url": translated}
     settings = settings_from(kept, {})
     address = settings.address
     connection = dict(address.connection_options)
     if connection.get("db"):
         raise ValueError("an okq server has no numbered databases. Leave the number out of the URL")
-    if connection.get("path"):
-        text = str(connection["path"])
-    else:
-        if urlsplit(translated).port is None:
-            connection["port"] = DEFAULT_PORT
-        text = f"{connection['host']}:{connection['port']}"
+    path = connection.get("path")
+    if not path and urlsplit(translated).port is None:
+        connection["port"] = DEFAULT_PORT
+    text = str(path or f"{connection['host']}:{connection['port']}")
     return settings._replace(address=address._replace(text=text, connection_options=connection))

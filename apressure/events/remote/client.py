@@ -10,10 +10,11 @@ from apressure import logs
 from apressure.concurrency import background
 from apressure.concurrency.settle import wait_shielded
 from apressure.connection.renewer import Renewer
-from apressure.connection.settings import Settings
+from apressure.connection.settings import ClientOptions
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.core.objects import SharedClient
-from apressure.events.remote.commands import Commands
+from apressure.events.remote.address import settings_of
+from apressure.events.remote.connection import OkqServer
 
 T = TypeVar("T")
 
@@ -22,24 +23,20 @@ class OkqClient(SharedClient):
     """A client of one okq server, for any number of queues. It does nothing before its first use.
 
     Args:
-        settings: Where the server is, and the limits.
+        options: Where the server is, and the limits; see `settings_of`.
 
     Attributes:
-        settings: As given.
-        commands: The commands.
+        settings: Those that the options are.
         server: The server.
-        connection: Their connection.
-        node: For further connections.
+        connection: The connection for commands.
         renewer: Renews leases.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, options: ClientOptions) -> None:
         super().__init__()
-        self.settings = settings
-        self.commands = Commands(settings)
-        self.server = self.commands.server
-        self.connection: ReconnectingConnection = self.commands.connection
-        self.node = self.connection.node
+        self.settings = settings_of(options)
+        self.server = OkqServer(self.settings)
+        self.connection: ReconnectingConnection = ReconnectingConnection(self.server.node_of(()))
         self.renewer = Renewer(self.server)
 
     def __repr__(self) -> str:
@@ -80,8 +77,7 @@ class OkqClient(SharedClient):
             ending: asyncio.Future[Any] = task if undo is None else self.soon(_undone(task, undo))
             await wait_shielded(ending, self.settings.settle_timeout)
             raise
-        outcome = task.result()
-        if isinstance(outcome, Exception):
+        if isinstance(outcome := task.result(), Exception):
             raise outcome
         return outcome
 

@@ -1,4 +1,4 @@
-"""okq's commands, as methods. Each is repeated until the server has answered it, or `retry_timeout` has passed.
+"""The commands for one queue. Each is repeated until the server has answered it, or `retry_timeout` has passed.
 
 The specification's commands are all that the released okq has. A server of ours also takes several events in one
 command, says that a queue is full or closed, and extends claims: then fewer commands do the same.
@@ -10,26 +10,26 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
-from apressure.connection.settings import Settings
-from apressure.connection.wire.channel import ConnectionLost
+from apressure.concurrency import background
 from apressure.connection.wire.command import Argument
-from apressure.connection.wire.reconnecting import ReconnectingConnection
-from apressure.core.driver import Connection
+from apressure.core.driver import Connection, OnAnswer
+from apressure.core.errors import closed
 from apressure.core.waiting import EMPTY, Wait
-from apressure.events.remote.connection import Attempts, Command, OkqServer, replies
-from apressure.events.remote.errors import duplicate, error_of, no_extend, no_limit
+from apressure.events.engine.answers import Event, Extended, Status, duplicate
+from apressure.events.engine.batching import Change, Pair
+from apressure.events.engine.steps import Claim
+from apressure.events.remote.client import OkqClient
+from apressure.events.remote.connection import Attempts, Command, error_of, no_extend, no_limit, replies
 from apressure.exceptions import (
     OutcomeUnknownError,
     PressureError,
+    QueueDoesNotExistError,
     ServerError,
     ServerTooOldError,
-    ServerUnavailableError,
 )
-
-Pair = tuple[bytes, bytes]
-"""An event's id and its contents."""
+from apressure.items import Progress
 
 
 class Popped(list[Pair]):
@@ -55,50 +55,38 @@ _FULL: Final = r"ERR queue full: the first (\d+) of"
 _DUPLICATE: Final = "ERR duplicate event"
 
 
-class Counts(NamedTuple):
-    """What QSTATUS says of a queue.
-
-    Attributes:
-        total: Events that wait or are in flight.
-        processing: Events in flight.
-        consumers: Registered consumers.
-    """
-
-    total: int
-    processing: int
-    consumers: int
-
-
 class Commands:
-    """okq's commands, over one connection.
+    """The commands for one queue: the specification's, and those of our servers.
 
     Args:
-        settings: Where the server is, and the limits of the client.
+        client: The client of the server.
+        name: The queue's name.
 
     Attributes:
-        server: The server.
-        connection: The connection.
+        name: As given.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self.server = OkqServer(settings)
-        self.connection = ReconnectingConnection(self.server.node_of(()))
+    script_keys: ClassVar[tuple[bytes, ...]] = ()
+    """The client's own connection serves every queue."""
 
-    async def push(self, name: str, pairs: Sequence[Pair], front: bool, given: bool, expected: bool = False) -> int:
+    def __init__(self, client: OkqClient, name: str) -> None:
+        self.name = name
+        self._client = client
+        self._queue = encoded(name)
+
+    async def push(self, pairs: Sequence[Pair], front: bool, given: bool, expected: bool, done: Progress) -> None:
         """Push events in order, without waiting for room (QLPUSH, QRPUSH).
 
         After a lost reply they are pushed again. "Duplicate" then means that the first try was carried out, unless
         the program chose the id: another client may have used it.
 
         Args:
-            name: The queue's name.
             pairs: The events.
             front: Push them to the front.
             given: The program chose the id of the only event.
             expected: The queue must have been created.
-
-        Returns:
-            How many of the first events are in the queue; fewer than all if a server of ours says that it is full.
+            done: How many of the first events are in the queue, before and after; afterwards fewer than all if a server
+                of ours says that it is full, or if this fails.
 
         Raises:
             DuplicateEventError: The id is in use. Nothing was pushed.
@@ -106,40 +94,40 @@ class Commands:
             QueueDoesNotExistError: It is expected, and missing. Nothing was pushed.
             OutcomeUnknownError: The connection broke and could not be restored in time; or it broke, and now the given
                 id is in use.
-            PressureError: The server refused, or cannot be reached. `accepted` says how many of the first events are
-                in the queue.
+            PressureError: The server refused, or cannot be reached.
         """
-        attempts, done = self._attempts(), 0
-        verb, queue = b"QRPUSH" if front else b"QLPUSH", encoded(name)
-        option = b"CREATED" if expected else b"NOWAIT"
+        attempts = self._attempts()
+        verb, option = b"QRPUSH" if front else b"QLPUSH", b"CREATED" if expected else b"NOWAIT"
 
         def commands(extended: bool) -> list[Command]:
+            left = pairs[done.accepted :]
             if extended:
-                return [(verb, queue, *itertools.chain.from_iterable(pairs[done:]), option)]
-            return [(verb, queue, *pair) for pair in pairs[done : done + AT_A_TIME]]
+                return [(verb, self._queue, *itertools.chain.from_iterable(left), option)]
+            return [(verb, self._queue, *pair) for pair in left[:AT_A_TIME]]
 
-        try:
-            while done < len(pairs):
-                count = len(pairs) - done
-                for reply in await attempts.send(commands):
-                    text = str(reply) if isinstance(reply, ServerError) else ""
-                    if text.startswith(_DUPLICATE) and given:
-                        raise duplicate(name, pairs[done][0], attempts.lost)
-                    if full := re.match(_FULL, text):
-                        return done + int(full[1])
-                    if text and not text.startswith(_DUPLICATE):
-                        raise error_of(reply, name)
-                    done += count if attempts.extended else 1
-        except PressureError as error:
-            error.accepted = done
-            raise
-        return done
+        while done.accepted < len(pairs):
+            count = len(pairs) - done.accepted
+            for reply in await attempts.send(commands):
+                text = str(reply) if isinstance(reply, ServerError) else ""
+                if text.startswith(_DUPLICATE) and given:
+                    error = duplicate(self.name, pairs[0][0])
+                    if not attempts.lost:
+                        raise error
+                    raise OutcomeUnknownError(
+                        f"the connection broke, and now the queue {self.name!r} has an event with the id {error.id!r}: "
+                        "this put, or one before it, put it there"
+                    )
+                if full := re.match(_FULL, text):
+                    done.accepted += int(full[1])
+                    return
+                if text and not text.startswith(_DUPLICATE):
+                    raise error_of(reply, self.name)
+                done.accepted += count if attempts.extended else 1
 
-    async def pop(self, name: str, most: int, lease: float, expected: bool = False, limit: int = 0) -> Popped:
+    async def pop(self, most: int, lease: float, expected: bool = False, limit: int = 0) -> Popped:
         """Pop up to `most` events, without waiting (QRPOP).
 
         Args:
-            name: The queue's name.
             most: How many.
             lease: Seconds for the acknowledgement; 0 acknowledges them at once. The released okq takes whole seconds,
                 so it gets the next larger number.
@@ -154,14 +142,14 @@ class Commands:
                 when it ends, and the pop is repeated.
             PressureError: The server refused, or cannot be reached.
         """
-        attempts, queue = self._attempts(), encoded(name)
+        attempts, queue = self._attempts(), self._queue
         options: list[Argument] = [b"TELL", *([b"CREATED"] if expected else ()), *((b"LIMIT", limit) if limit else ())]
 
         def commands(extended: bool) -> list[Command]:
             if extended:
                 return [(b"QRPOP", queue, b"EX", str(lease), b"WAIT", 0, b"COUNT", min(most, MOST), *options)]
             if limit:
-                raise no_limit(name)
+                raise no_limit(self.name)
             return [(b"QRPOP", queue, b"EX", math.ceil(lease))] * min(most, AT_A_TIME)
 
         while True:
@@ -181,23 +169,17 @@ class Commands:
             if events:
                 return events
             if errors := [one for one in answers if isinstance(one, Exception)]:
-                raise error_of(errors[0], name)
+                raise error_of(errors[0], self.name)
             if attempts.complete:
                 return events
             if not lease:
                 raise OutcomeUnknownError(
-                    f"the connection broke while an event of {name!r} was popped: it may be lost. A pop with a lease "
-                    "(receive, consumer) loses none"
+                    f"the connection broke while an event of {self.name!r} was popped: it may be lost. A pop with a "
+                    "lease (receive, consumer) loses none"
                 )
 
-    async def settle(self, name: str, event: bytes, redo: bool, error: bytes = b"") -> bool:
+    async def settle(self, change: Change) -> bool:
         """Acknowledge an event, or put it back, first in line (QACK, QFAIL).
-
-        Args:
-            name: The queue's name.
-            event: Its id.
-            redo: Put it back.
-            error: Why, for a server of ours to keep.
 
         Returns:
             Whether it was in the queue, waiting or in flight. After a lost reply it counts as settled by the first try.
@@ -205,36 +187,33 @@ class Commands:
         Raises:
             PressureError: The server refused, or cannot be reached.
         """
-        if error:
-            settled, lost = await self._ask(name, "QFAIL", event, error)
-        else:
-            settled, lost = await self._ask(name, "QACK", event, *((b"REDO",) if redo else ()))
+        event, _, *error = change.claim
+        verb, redo = "QFAIL" if change.how == "fail" else "QACK", [b"REDO"] if change.how == "nack" else []
+        settled, lost = await self._ask(verb, event, *error, *redo)
         return bool(settled) or lost
 
-    async def confirm(self, name: str, events: Sequence[bytes]) -> list[bool]:
+    async def confirm(self, events: Sequence[bytes]) -> list[bool]:
         """Acknowledge events, for at-most-once: an event counts only if its acknowledgement is certain (QACK).
 
         Raises:
             OutcomeUnknownError: None is certain, since replies were lost. Events may be lost.
             PressureError: The server refused, or cannot be reached.
         """
-        attempts, queue, left = self._attempts(), encoded(name), list(events)
+        attempts, queue, left = self._attempts(), self._queue, list(events)
         confirmed: list[bool] = []
         while left:
             for reply in await attempts.send(lambda _: [(b"QACK", queue, event) for event in left[:AT_A_TIME]]):
-                if isinstance(reply, Exception):
-                    raise error_of(reply, name)
-                confirmed.append(bool(reply))
+                confirmed.append(bool(self._value(reply)))
                 del left[0]
         if attempts.lost and not any(confirmed):
-            raise attempts.unknown(f"the connection broke while events of {name!r} were acknowledged: they may be lost")
+            reason = f"the connection broke while events of {self.name!r} were acknowledged: they may be lost"
+            raise attempts.unknown(reason)
         return confirmed
 
-    async def put_back(self, name: str, events: Sequence[bytes], errors: Sequence[bytes] | None = None) -> None:
+    async def put_back(self, events: Sequence[bytes], errors: Sequence[bytes] | None = None) -> None:
         """Put events back, first in line and in this order (QFAIL, QRETURN; on a released okq QACK with REDO).
 
         Args:
-            name: The queue's name.
             events: Their ids.
             errors: Why each attempt has failed, or nothing; None if the program has not seen the events, so that was no
                 attempt.
@@ -242,7 +221,7 @@ class Commands:
         Raises:
             PressureError: The server refused, or cannot be reached. They come again when their leases end.
         """
-        attempts, queue, left = self._attempts(), encoded(name), list(events)
+        attempts, queue, left = self._attempts(), self._queue, list(events)
 
         def commands(extended: bool) -> list[Command]:
             if not extended:  # the one that goes back last is the first in line
@@ -253,129 +232,158 @@ class Commands:
 
         while left:
             for reply in await attempts.send(commands):
-                if isinstance(reply, Exception):
-                    raise error_of(reply, name)
+                self._value(reply)
                 del left[0 if attempts.extended else -1 :]
 
-    async def extend(
-        self, name: str, events: Sequence[bytes], seconds: float, connection: Connection | None = None
-    ) -> list[bool]:
-        """Give the consumer of events more time (QEXTEND, of our servers only).
-
-        Args:
-            name: The queue's name.
-            events: Their ids.
-            seconds: How long from now, at least.
-            connection: Another connection than the usual one.
-
-        Returns:
-            For each, whether somebody has it in flight.
+    async def peek(self, newest: bool) -> Event | None:
+        """Return the event that is next, or the one that was put last; None if none waits (QRPEEK, QLPEEK).
 
         Raises:
-            ServerTooOldError: It is a released okq.
             PressureError: The server refused, or cannot be reached.
         """
-        commands = [(b"QEXTEND", encoded(name), event, str(seconds)) for event in events]
-        try:
-            return [bool(outcome) for outcome in await self._once(name, commands, connection)]
-        except ServerTooOldError:
-            raise no_extend(name) from None
+        reply, _ = await self._ask("QLPEEK" if newest else "QRPEEK")
+        return None if reply is None else Event(*reply[:2])
+
+    async def counts(self) -> Status:
+        """Count events and consumers (QSTATUS). The specification's commands tell nothing else of a queue.
+
+        Raises:
+            PressureError: The server refused, or cannot be reached.
+        """
+        reply, _ = await self._ask("QSTATUS")
+        if not (isinstance(reply, list) and reply and isinstance(reply[0], list) and len(reply[0]) >= 4):
+            raise ServerError(
+                f"the server at {self._client.server.address} answers QSTATUS with {reply!r:.80}, which is not a list "
+                "of counts: it is older than okq's specification. Update it"
+            )
+        total, claimed, consumers = map(int, reply[0][1:4])
+        return Status(0, False, total - claimed, claimed, True, consumers, False, 0, None, False)
+
+    # Commands of our servers: all but `extends` raise ServerTooOldError on a released okq, and PressureError without a
+    # server. One whose repeat would do more is not repeated when its reply was lost: that raises OutcomeUnknownError.
+    # Cancelled, a command that changes something ends all the same; see `OkqClient.step`.
 
     async def extends(self) -> bool:
-        """Whether the server extends claims, as ours do.
+        """Whether the server extends claims, as ours do. On a released okq, it returns False.
 
         Raises:
             PressureError: It cannot be reached.
         """
-        return self.server.is_extended(await self.connection.connected())
+        return self._client.server.is_extended(await self._client.connection.connected())
 
-    async def is_paused(self, name: str, connection: Connection) -> bool:
-        """Whether a queue of a server of ours is paused (QLOOK).
+    async def extend(self, claims: Sequence[Claim], seconds: float) -> Extended:
+        """Give the consumer of events more time, for at least so many seconds from now, and look for a pause."""
+        return await self._client.step(self._extend(claims, seconds, None))
 
-        Args:
-            name: The queue's name.
-            connection: Another connection than the usual one, or that.
+    def send_extend(
+        self, claims: Sequence[Claim], milliseconds: int, on_answer: OnAnswer, connection: Connection | None
+    ) -> None:
+        """Do the same, perhaps over another connection than the usual one, whose event loop this runs on."""
 
-        Raises:
-            PressureError: The server refused, or cannot be reached.
-        """
-        (look,) = await self._once(name, [(b"QLOOK", encoded(name))], connection)
-        return bool(look[4])
+        async def extending() -> None:
+            try:
+                answer: Any = await self._extend(claims, milliseconds / 1000, connection)
+            except PressureError as error:
+                answer = error
+            on_answer(answer)
 
-    async def peek(self, name: str, newest: bool) -> Pair | None:
-        """Return the event that is next, or the one that was put last (QRPEEK, QLPEEK).
+        background.start(extending(), "renewing leases of events")
 
-        Raises:
-            PressureError: The server refused, or cannot be reached.
-        """
-        reply, _ = await self._ask(name, "QLPEEK" if newest else "QRPEEK")
-        return None if reply is None else (reply[0], reply[1])
-
-    async def counts(self, name: str) -> Counts:
-        """Count events and consumers (QSTATUS).
-
-        Raises:
-            PressureError: The server refused, or cannot be reached.
-        """
-        reply, _ = await self._ask(name, "QSTATUS")
-        if not (isinstance(reply, list) and reply and isinstance(reply[0], list) and len(reply[0]) >= 4):
-            raise ServerError(
-                f"the server at {self.server.address} answers QSTATUS with {reply!r:.80}, which is not a list of counts"
-                ": it is older than okq's specification. Update it"
-            )
-        return Counts(*(int(count) for count in reply[0][1:4]))
-
-    async def _once(self, name: str, commands: Sequence[Command], connection: Connection | None) -> list[Any]:
-        """Send commands together, on another connection than the usual one perhaps, and none of them again."""
-        answers = await replies(await (connection or self.connection).connected(), commands)
+    async def _extend(self, claims: Sequence[Claim], seconds: float, connection: Connection | None) -> Extended:
+        commands: list[Command] = [(b"QEXTEND", self._queue, event, str(seconds)) for event, _ in claims]
+        channel = await (connection or self._client.connection).connected()
+        *extended, look = answers = await replies(channel, [*commands, (b"QLOOK", self._queue)])
         for answer in answers:
-            if isinstance(answer, ConnectionLost):
-                raise ServerUnavailableError(str(answer))
-            if isinstance(answer, Exception):
-                raise error_of(answer, name)
-        return answers
+            if isinstance(answer, ServerTooOldError):
+                raise no_extend(self.name)
+            self._value(answer)
+        return Extended(b"".join(b"%d" % bool(outcome) for outcome in extended), bool(look[4]))
 
-    async def _ask(
-        self, name: str, verb: str, *arguments: Argument, ours: bool = False, again: bool = True
-    ) -> tuple[Any, bool]:
-        """Send a command, as `ask_ours` does. `ours`: only servers of ours have it."""
-        attempts, command = self._attempts(), (verb.encode(), encoded(name), *arguments)
-        while True:
-            came = await attempts.send(lambda extended: [command] if extended or not ours else [])
-            if ours and not attempts.extended:
-                raise ServerTooOldError("")
-            if came and isinstance(came[0], Exception):
-                raise error_of(came[0], name)
-            if came:
-                return came[0], attempts.lost
-            if not again:
-                raise attempts.unknown(f"the connection broke during {verb} of the queue {name!r}")
+    async def status(self) -> Status:
+        """Look at the queue."""
+        reply, _ = await self._ask("QLOOK", ours=True)
+        exists, created, bound, closed, paused, waiting, claimed, consumers, dead = reply[:9]
+        return Status(
+            bound, created == 1, waiting, claimed, exists, consumers, closed == 1, dead, None, paused == 1
+        )  # fmt: skip
 
-    async def ask_ours(self, name: str, verb: str, *arguments: Argument, again: bool = True) -> tuple[Any, bool]:
-        """Send a command that only servers of ours have. Return the reply, and whether an earlier one was lost.
+    async def create(self, bound: int) -> bool | None:
+        """Create the queue, unless it exists. Returns whether it is new; None if a lost reply may have said so."""
+        new, lost = await self._change("QCREATE", bound)
+        return True if new else None if lost else False
+
+    async def delete(self) -> None:
+        """Delete the queue with everything in it."""
+        try:
+            await self._change("QDELETE", again=False)
+        except QueueDoesNotExistError:
+            raise QueueDoesNotExistError(f"the queue {self.name!r} does not exist", name=self.name) from None
+
+    async def close(self, expected: bool) -> None:
+        """Close the queue; `expected`: it must have been created."""
+        done, lost = await self._change("QCLOSE", *([b"CREATED"] if expected else ()))
+        if not done and not lost:
+            raise closed(self.name)
+
+    async def pause(self, pausing: bool, expected: bool = False) -> bool:  # noqa: ARG002
+        """Pause the queue, or resume it. Return whether that is new; after a lost reply it counts as new."""
+        done, lost = await self._change("QPAUSE" if pausing else "QRESUME")
+        return bool(done) or lost
+
+    async def purge(self, most: int) -> int:
+        """Delete up to so many events that wait. Return how many."""
+        deleted, _ = await self._change("QPURGE", most, again=False)
+        return int(deleted)
+
+    async def dead_letters(self, passed: int, most: int) -> list[bytes]:
+        """Return up to `most` dead letters behind the `passed` oldest ones, as the server keeps them."""
+        letters, _ = await self._ask("QDEAD", passed, most, ours=True)
+        return list(letters)
+
+    async def requeue(self, most: int, chosen: Sequence[bytes] = (), expected: bool = False) -> bytes:  # noqa: ARG002
+        """Move dead letters back; see `EventSteps.requeue`."""
+        letters, _ = await self._change("QREQUEUE", most, *chosen, again=False)
+        return bytes(letters)
+
+    async def _ask(self, verb: str, *arguments: Argument, ours: bool = False, again: bool = True) -> tuple[Any, bool]:
+        """Send a command. Return the reply, and whether an earlier one was lost.
 
         Args:
-            name: The queue's name.
             verb: The command.
-            *arguments: Its arguments behind that name.
+            *arguments: Its arguments behind the queue's name.
+            ours: Only servers of ours have it.
             again: Send it again when its reply was lost.
 
         Raises:
-            ServerTooOldError: It is a released okq.
+            ServerTooOldError: It is a released okq, which does not have the command.
             OutcomeUnknownError: The reply was lost, and the command must not be repeated.
             PressureError: The server refused, or cannot be reached.
         """
-        try:
-            return await self._ask(name, verb, *arguments, ours=True, again=again)
-        except ServerTooOldError:
-            raise ServerTooOldError(
-                f"the okq server of the queue {name!r} has no {verb}: the released okq knows no "
-                "bounds, no end and no pauses. Use apressure's server (apressure events serve), or EventQueue with "
-                "the URL of the server's Redis (redis://…), which works on the same queue"
-            ) from None
+        attempts, command = self._attempts(), (verb.encode(), self._queue, *arguments)
+        while True:
+            came = await attempts.send(lambda extended: [command] if extended or not ours else [])
+            if ours and (not attempts.extended or (came and isinstance(came[0], ServerTooOldError))):
+                raise ServerTooOldError(
+                    f"the okq server of the queue {self.name!r} has no {verb}: the released okq knows no bounds, no "
+                    "end and no pauses. Use apressure's server (apressure events serve), or EventQueue with the URL of "
+                    "the server's Redis (redis://…), which works on the same queue"
+                )
+            if came:
+                return self._value(came[0]), attempts.lost
+            if not again:
+                raise attempts.unknown(f"the connection broke during {verb} of the queue {self.name!r}")
+
+    async def _change(self, verb: str, *arguments: Argument, again: bool = True) -> tuple[Any, bool]:
+        return await self._client.step(self._ask(verb, *arguments, ours=True, again=again))
+
+    def _value(self, reply: Any) -> Any:
+        """Return a reply; raise what an error means for a program."""
+        if isinstance(reply, Exception):
+            raise error_of(reply, self.name)
+        return reply
 
     def _attempts(self) -> Attempts:
-        return Attempts(self.server, self.connection)
+        return Attempts(self._client.server, self._client.connection)
 
 
 def encoded(name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The connection to an okq server: what kind of server it is, and sending commands again after a loss.
+"""The connection to an okq server: what kind of server it is, commands sent again after a loss, and what errors mean.
 
 The released okq has the commands of the specification only. Ours has more, and each channel is asked once which it is.
 """
@@ -20,8 +20,8 @@ from apressure.connection.wire import channel as channels
 from apressure.connection.wire.channel import Channel, ConnectionLost, RESPChannel
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.core.errors import closed, missing
 from apressure.exceptions import (
-    AuthenticationError,
     OutcomeUnknownError,
     ServerError,
     ServerTooOldError,
@@ -65,8 +65,6 @@ class OkqServer(Server):
 async def _knows(channel: RESPChannel, command: bytes) -> bool:
     try:
         await channel.ask(command)
-    except AuthenticationError:
-        raise
     except ServerTooOldError:  # "unknown command"
         return False
     except ServerError as error:
@@ -91,13 +89,12 @@ class Attempts:
         extended: The latest try was for a server that has the commands of ours.
     """
 
+    lost = complete = extended = False
+    _until = 0.0
+
     def __init__(self, server: OkqServer, connection: ReconnectingConnection) -> None:
-        self.lost = False
-        self.complete = False
-        self.extended = False
         self._server = server
         self._connection = connection
-        self._until = 0.0
 
     async def send(self, commands: Callable[[bool], Sequence[Command]]) -> list[Any]:
         """Send commands together, and return the replies that came, in order; errors are among them.
@@ -149,3 +146,43 @@ async def replies(channel: Channel, commands: Sequence[Command]) -> list[Any]:
         verb, error = commands[0][0], next((one for one in answers if isinstance(one, Exception)), None)
         logs.step(verb.decode() if isinstance(verb, bytes) else str(verb), loop.time() - began, error)
     return answers
+
+
+def no_extend(name: str) -> ServerTooOldError:
+    """Return the error for a claim that cannot be extended."""
+    return ServerTooOldError(
+        f"the lease of an event of {name!r} cannot be extended: the released okq has no such command. Receive with a "
+        "longer lease=, or use apressure's server (apressure events serve)"
+    )
+
+
+def no_limit(name: str) -> ServerTooOldError:
+    """Return the error for a limit of attempts."""
+    return ServerTooOldError(
+        f"max_attempts= of the queue {name!r} cannot be kept: the released okq counts no deliveries, and has no dead "
+        "letters. Leave it out, or use apressure's server (apressure events serve), or EventQueue with the URL of the "
+        "server's Redis (redis://…), which works on the same queue"
+    )
+
+
+def error_of(error: Exception, name: str) -> Exception:
+    """Return what an error reply means for a program.
+
+    Args:
+        error: The error.
+        name: The queue's name.
+    """
+    if isinstance(error, ConnectionLost):
+        return ServerUnavailableError(str(error))
+    if not isinstance(error, ServerError):
+        return error
+    text = str(error)
+    if text == "ERR queue closed":
+        return closed(name)
+    if text == "ERR no such queue":
+        return missing(name)
+    if "may have been carried out" in text or text.startswith("ERR server-side:"):
+        return OutcomeUnknownError(f"the okq server failed: {text}. The operation may have been carried out, or not")
+    if text.startswith("ERR cannot reach"):
+        return ServerUnavailableError(f"the okq server has lost its Redis: {text.removeprefix('ERR ')}")
+    return error

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 from apressure import logs, validation
 from apressure.concurrency.handover import note_taken
@@ -19,17 +19,21 @@ from apressure.core.counts import Counts
 from apressure.core.delivery import Hand
 from apressure.core.leases.clock import since_boot
 from apressure.core.waiting import Wait
+from apressure.events.delivery import EventDelivery
 from apressure.events.driver import EventDriver
-from apressure.events.engine.answers import Status
+from apressure.events.engine.answers import Event, Status
+from apressure.events.engine.batching import Change, Pair
+from apressure.events.engine.steps import MAX_EVENTS
 from apressure.events.remote.client import OkqClient
-from apressure.events.remote.commands import Pair, Popped, encoded
-from apressure.events.remote.delivery import DEFAULT_LEASE, RemoteEventDelivery, Seen, lease_of
-from apressure.events.remote.notices import Misses, Notices
-from apressure.events.remote.ours import Ours
-from apressure.exceptions import PressureError, QueueClosedError, Role, ServerTooOldError
+from apressure.events.remote.commands import Commands, Popped, encoded
+from apressure.events.remote.delivery import RemoteEventDelivery
+from apressure.events.remote.notices import Notices
+from apressure.exceptions import PressureError, Role, ServerTooOldError
 from apressure.items import Items, Progress
 
 T = TypeVar("T")
+
+_REMEMBERED: Final = 10_000
 
 
 class OkqDriver(EventDriver[OkqClient, T]):
@@ -40,14 +44,13 @@ class OkqDriver(EventDriver[OkqClient, T]):
         keep_errors: Have a server of ours keep the errors of events that go back.
 
     Attributes:
-        steps: The commands of our servers for the queue as a whole.
+        steps: The commands.
         waits: Operations wait here.
         counts: What the queue object has done so far.
-        seen: How often each event was delivered.
-        lease_of: As for `RedisDriver`.
+        settler: Settles deliveries, and knows how often each event was delivered.
     """
 
-    lease_of = staticmethod(lease_of)
+    default_lease = 30.0  # okq's own default; the released okq cannot extend it
 
     def __init__(
         self, client: OkqClient, owns_client: bool, name: str, items: Items[T], max_attempts: int | None,
@@ -57,11 +60,18 @@ class OkqDriver(EventDriver[OkqClient, T]):
         if not 1 <= len(encoded(name)) <= MAX_NAME:
             raise ValueError(f"the queue's name must have between 1 and {MAX_NAME} bytes, not {len(encoded(name))}")
         super().__init__(client, owns_client, name, items, max_attempts)
-        self.steps = Ours(client, name)
-        self.waits = Notices(client.node, [name])
+        self.steps = Commands(client, name)
+        self.waits = Notices(client.connection.node, [name])
         self.counts = Counts()
-        self.seen = Seen(self.counts, keep_errors and max_attempts is not None)
+        self.settler = OkqSettler(self, keep_errors and max_attempts is not None)
         self._busy: Counter[Role] = Counter()  # operations under way
+
+    @staticmethod
+    def wait_together(queues: Sequence[OkqDriver[Any]]) -> None:
+        """Have queues wait over one connection, which is registered for all of them; their waits end together."""
+        waits = Notices(queues[0].client.connection.node, [queue.name for queue in queues])
+        for queue in queues:
+            queue.waits = waits
 
     @property
     def waiting(self) -> tuple[int, int]:
@@ -76,72 +86,54 @@ class OkqDriver(EventDriver[OkqClient, T]):
 
     # The queue as a whole.
 
-    async def look(self, lenient: bool) -> Status:
+    async def count(self) -> Status:
         try:
             return await self.steps.status()
         except ServerTooOldError:
-            if not lenient:
-                raise
-        counts = await self.client.commands.counts(self.name)
-        waiting, claimed = counts.total - counts.processing, counts.processing
-        return Status(0, False, waiting, claimed, True, counts.consumers, False, 0, None, False)
+            return await self.steps.counts()
 
     async def purge(self, most: int) -> int:
         try:
-            return await self.steps.purge(most)
+            purged = await self.steps.purge(min(most, MAX_EVENTS))
         except ServerTooOldError:
-            with contextlib.suppress(QueueClosedError):
-                return len(await self.client.step(self.client.commands.pop(self.name, most, 0)))
-        return 0
+            purged = len(await self.client.step(self.steps.pop(most, 0)))
+        self.counts.deleted_count += purged
+        return purged
 
     # Events.
 
     async def put(self, event: Pair, timeout: float | None, front: bool, given: bool) -> None:
-        await self._push([event], timeout, front, given, Progress())
+        await self.put_many([event], timeout, Progress(), front, given)
 
-    async def put_many(self, events: list[Pair], timeout: float | None, progress: Progress) -> None:
-        await self._push(events, timeout, False, False, progress)
-
-    async def _push(
-        self, events: list[Pair], timeout: float | None, front: bool, given: bool, progress: Progress
+    async def put_many(
+        self, events: list[Pair], timeout: float | None, progress: Progress, front: bool = False, given: bool = False
     ) -> None:
         """Push events, waiting while the queue is full.
 
         Cancelled, a step under way ends first; `progress` has counted what is in the queue.
         """
-        done, expected = 0, self.expected
-
-        async def push() -> int:
-            count = 0
-            try:
-                count = await self.client.commands.push(self.name, events[done:], front, given, expected)
-            except PressureError as error:
-                count = error.accepted
-                raise
-            finally:
-                self.counts.put_count += count
-                progress.accepted += count
-            return count
+        done, expected = Progress(), self.expected
 
         async def step() -> Wait | None:
-            nonlocal done, expected
-            count = await self.client.step(push())
-            done += count
+            nonlocal expected
+            before = done.accepted
+            await self.client.step(self.steps.push(events, front, given, expected, done))
             expected = True  # if anything is left, it has a bound
-            return None if done == len(events) else Wait("full", 5 if count else None)
+            return None if done.accepted == len(events) else Wait("full", 5 if done.accepted > before else None)
 
-        with self._counted("producer"):
-            await self.waits.until(step, timeout, self.name)
+        try:
+            with self._counted("producer"):
+                await self.waits.until(step, timeout, self.name)
+        finally:
+            self.counts.put_count += done.accepted
+            progress.accepted += done.accepted
 
-    async def receive(
-        self, most: int, timeout: float | None, lease: float | None
-    ) -> list[Any]:  # of RemoteEventDelivery, which has what an EventDelivery has
-        events, until = await self._take(most, timeout, self.lease_of(lease))
-        return [self.delivery(event, until, self.waits) for event in events]
+    async def receive(self, most: int, timeout: float | None, lease: float | None) -> list[EventDelivery[T]]:
+        return self.deliveries(*await self._take(most, timeout, self.lease_of(lease)))
 
     async def get(self, most: int, timeout: float | None) -> list[T]:
         while True:
-            events, _ = await self._take(most, timeout, DEFAULT_LEASE)
+            events, _ = await self._take(most, timeout, self.default_lease)
             items, broken = self.items.decode_first([contents for _, contents in events])
             taken = max(1, len(items))  # a first item that cannot be decoded is in the error
             ours = await self.client.step(self._confirm(events, taken), self._return)
@@ -155,35 +147,31 @@ class OkqDriver(EventDriver[OkqClient, T]):
 
     async def _confirm(self, events: list[Pair], taken: int) -> list[Pair]:
         """Acknowledge the first events, and give back the others. Return those that were acknowledged."""
-        if events[taken:]:
-            await self.put_back(events[taken:])
-        confirmed = await self.client.commands.confirm(self.name, [event for event, _ in events[:taken]])
+        await self.put_back(events[taken:])
+        confirmed = await self.steps.confirm([event for event, _ in events[:taken]])
         return [event for event, done in zip(events, confirmed, strict=False) if done]
 
     async def _return(self, events: list[Pair]) -> None:
         """Put events that were acknowledged into the queue again, first in line and in order."""
         with contextlib.suppress(PressureError):
-            await self.client.commands.push(self.name, events[::-1], front=True, given=False)
+            await self.steps.push(events[::-1], True, False, False, Progress())
 
     async def put_back(self, events: Sequence[Pair]) -> None:
         """Give back events that nobody has seen."""
         with contextlib.suppress(PressureError):  # they come again when their leases end
-            await self.client.commands.put_back(self.name, [event for event, _ in events])
+            await self.steps.put_back([event for event, _ in events])
 
-    def delivery(self, event: Pair, until: float, notices: Notices, hand: Hand | None = None) -> RemoteEventDelivery[T]:
-        """Return the delivery of an event.
-
-        Args:
-            event: The event.
-            until: When its lease may end.
-            notices: Wakes those that wait for events, when it is given back.
-            hand: The consumer's deliveries.
-        """
-        decode, seen = self.items.decode, self.seen
-        delivery = RemoteEventDelivery(self.client, self.name, event, decode, seen, until, notices, hand)
-        if delivery.redelivered:
-            logs.redelivered("RemoteEventQueue", self.name, delivery.id, delivery.attempts, delivery.raw)
-        return delivery
+    def deliveries(self, events: Sequence[Pair], until: float, hand: Hand | None = None) -> list[EventDelivery[T]]:
+        """Return the deliveries of events whose leases last until then, by the clock of the consumer."""
+        deliveries: list[EventDelivery[T]] = []
+        for event, contents in events:
+            attempts = self.settler.delivered(event)
+            popped = Event(event, contents, attempts)
+            made: Any = self.steps, self.settler, self.items.decode, popped, until, hand
+            deliveries.append(RemoteEventDelivery(*made))
+            if attempts > 1:
+                logs.redelivered("RemoteEventQueue", self.name, deliveries[-1].id, attempts, contents)
+        return deliveries
 
     async def _take(self, most: int, timeout: float | None, lease: float) -> tuple[list[Pair], float]:
         """Pop one event at least, waiting while there is none. Cancelled, nothing was taken, or it goes back.
@@ -191,19 +179,16 @@ class OkqDriver(EventDriver[OkqClient, T]):
         Returns:
             The events, and until when their leases have certainly not ended.
         """
-        loop = asyncio.get_running_loop()
-        misses, until, expected = Misses(), 0.0, self.expected
-        parked_at: float | None = None
+        until, expected = 0.0, self.expected
 
         async def step() -> Popped | Wait:
-            nonlocal expected, parked_at, until
-            if parked_at is not None:
-                await misses.note(loop.time() - parked_at)
+            nonlocal expected, until
             until = since_boot() + lease
-            popping = self.client.commands.pop(self.name, most, lease, expected, self.max_attempts or 0)
-            events = await self.client.step(popping, self.put_back)
-            self.seen.popped(events)
-            expected, parked_at = expected or events.wait.created, loop.time()
+            events = await self.client.step(
+                self.steps.pop(most, lease, expected, self.max_attempts or 0), self.put_back
+            )
+            self.settler.popped(events)
+            expected = expected or events.wait.created
             return events or events.wait
 
         with self._counted("consumer"):
@@ -217,3 +202,68 @@ class OkqDriver(EventDriver[OkqClient, T]):
             yield
         finally:
             self._busy[role] -= 1
+
+
+class OkqSettler:
+    """Settles deliveries, and says how often each event was delivered, as our server tells.
+
+    A released okq does not count: there it is how often this object got the event, of the latest 10,000.
+
+    Args:
+        queue: The driver of the queue.
+        keep_errors: Have the server keep the errors of events that go back.
+
+    Attributes:
+        keep_errors: As given.
+        acks: Acknowledgements under way that nobody waits for.
+    """
+
+    def __init__(self, queue: OkqDriver[Any], keep_errors: bool) -> None:
+        self.keep_errors = keep_errors
+        self.acks: set[asyncio.Task[bool | Exception]] = set()
+        self._queue = queue
+        self._counts: OrderedDict[bytes, int] = OrderedDict()
+
+    async def settle(self, change: Change) -> bool:
+        """Make a change, and return whether the event was in the queue. Cancelled, it ends all the same."""
+        done = await self._queue.client.step(self._queue.steps.settle(change))
+        self._note_made(change, done)
+        return done
+
+    def soon(self, change: Change, on_settled: Callable[[bool | Exception], None]) -> None:
+        """Make a change in the background; `on_settled` is called once, with its outcome or the error."""
+        task = self._queue.client.soon(self._queue.steps.settle(change))
+        self.acks.add(task)
+        task.add_done_callback(lambda task: self._note_made(change, task.result()))
+        task.add_done_callback(lambda task: on_settled(task.result()))
+        task.add_done_callback(self.acks.discard)
+
+    def _note_made(self, change: Change, outcome: bool | Exception) -> None:
+        if outcome is True and change.how == "ack":
+            self._queue.counts.deleted_count += 1
+            self._counts.pop(change.claim[0], None)
+        elif outcome is True:
+            self._queue.waits.wake()
+
+    def popped(self, events: Popped) -> None:
+        """Events were popped. If the server says how often, that counts. Others may have become dead letters."""
+        self._queue.counts.received_count += len(events)
+        self._queue.counts.dead_lettered_count += events.dead
+        for (event, _), attempts in zip(events, events.attempts, strict=False):
+            self._note(event, attempts - 1)
+
+    def delivered(self, event: bytes) -> int:
+        """An event was delivered; return how often, this time included."""
+        return self._note(event, self._counts.get(event, 0) + 1)
+
+    def _note(self, event: bytes, count: int) -> int:
+        self._counts.pop(event, None)
+        self._counts[event] = count
+        if len(self._counts) > _REMEMBERED:
+            self._counts.popitem(last=False)
+        return count
+
+    def unseen(self, event: bytes) -> None:
+        """An event went back that the program has not seen."""
+        if (count := self._counts.pop(event, 0)) > 1:
+            self._note(event, count - 1)

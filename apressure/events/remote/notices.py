@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
@@ -19,6 +20,7 @@ from apressure.connection.server import Node
 from apressure.connection.settings import RECONNECT_BACKOFF
 from apressure.connection.wire.channel import RESPChannel
 from apressure.core.waiting import Parked, Wait, Waits
+from apressure.events.consumer import Misses
 from apressure.events.remote.commands import encoded
 from apressure.exceptions import PressureError
 
@@ -29,10 +31,10 @@ logger = logging.getLogger("apressure")
 SLICE: Final = 5
 """Seconds of one QNOTIFY. After that those that wait look again: nothing tells them that a queue was closed."""
 
-
 LOOKS: Final = Backoff(first=0.005, most=0.25)
 """The pauses between two looks of an operation that waits: the server tells nobody of room, or of the end; and a push
 that waits on the server cannot be taken back."""
+_UNTOLD: Final = ("full", "open")
 
 
 class Notices(Waits):
@@ -67,48 +69,47 @@ class Notices(Waits):
     def until(
         self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str
     ) -> Coroutine[Any, Any, T]:
-        misses = 0
+        loop = asyncio.get_running_loop()
+        looks, misses, began = 0, Misses(), 0.0
+
+        async def paced() -> T | Wait:
+            nonlocal began
+            if began:
+                await misses.note(loop.time() - began)
+            answer = await step()
+            began = loop.time() if isinstance(answer, Wait) and answer.reason not in _UNTOLD else 0.0
+            return answer
 
         def park(wait: Wait, noted: list[int]) -> Parked:
-            nonlocal misses
-            if wait.reason not in ("full", "open"):
-                return self.park(wait, noted)
-            future = Parked(loop=asyncio.get_running_loop())
-            misses = misses + 1 if wait.lease is None else 0  # there was room for some
-            future.get_loop().call_later(wait.seconds(LOOKS.pause(misses)), set_result_once, future, None)
-            return self._refused() or self._admitted(wait.reason, future)
+            nonlocal looks
+            looks = looks + 1 if wait.lease is None else 0  # there was room for some
+            return self.park(wait, noted, looks)
 
-        return self._until(step, timeout, name, park)
+        return self._until(paced, timeout, name, park)
 
-    def park(self, wait: Wait, noted: list[int]) -> Parked:
-        """Return a future that completes when a pop may find something. Cancel it to stop waiting.
+    def park(self, wait: Wait, noted: list[int], looks: int = 0) -> Parked:
+        """Return a future that completes when a step may find something. Cancel it to stop waiting.
 
         Its exception says that the server cannot be reached.
 
         Args:
-            wait: What the pop has answered.
-            noted: What `note` has returned before that pop.
+            wait: What the step has answered.
+            noted: What `note` has returned before that step.
+            looks: How many looks in vain were before it, where the server tells nothing.
         """
         if (refused := self._refused()) is not None:
             return refused
-        future = Parked(loop=asyncio.get_running_loop())
-        if noted != self.note():
+        loop, told = asyncio.get_running_loop(), wait.reason not in _UNTOLD
+        future = Parked(loop=loop)
+        if told and noted != self.note():
             future.set_result(None)
-        else:
+        elif told:
             self._listeners.add(future)
             future.add_done_callback(self._listeners.discard)
             self._start()
+        if not told or wait.lease is not None:
+            loop.call_later(wait.seconds(math.inf if told else LOOKS.pause(looks)), set_result_once, future, None)
         return self._admitted(wait.reason, future)
-
-    async def wait(self, wait: Wait, noted: list[int], seconds: float | None) -> None:
-        """Wait until a pop may find something, for so many seconds at most. Arguments and errors are as for `park`."""
-        parked = self.park(wait, noted)
-        try:
-            await asyncio.wait((parked,), timeout=seconds)
-        finally:
-            parked.cancel()  # unless it is done
-        if not parked.cancelled():
-            parked.result()
 
     def drop(self, wait: Wait) -> None:
         """Nothing was claimed."""
@@ -119,8 +120,7 @@ class Notices(Waits):
     def take_room(self) -> None:
         """A step that pushes is about to be sent. Nobody tells of room here."""
 
-    def _stopped(self, wait: Wait) -> None:
-        """Nothing was claimed."""
+    _stopped = drop
 
     async def hold(self) -> None:
         """Stay registered, until `release`.
@@ -219,23 +219,3 @@ class Notices(Waits):
             self._registered.set_exception(copy.copy(error))
             self._registered.exception()  # perhaps nobody waits for it
             self._registered = None
-
-
-class Misses:
-    """Slows down a loop whose waits end at once and whose pops find nothing: others are quicker, or a pause holds."""
-
-    _PAUSES: Final = Backoff(first=0.005, most=0.5)
-    _FEW: Final = 3
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    async def note(self, waited: float) -> None:
-        """Pause, if this wait was one of many short ones.
-
-        Args:
-            waited: Its seconds.
-        """
-        self._count = self._count + 1 if waited < 0.1 else 0
-        if self._count > self._FEW:
-            await asyncio.sleep(self._PAUSES.pause(self._count - self._FEW - 1))

@@ -13,8 +13,7 @@ from typing import Final
 
 from apressure.concurrency import background
 from apressure.connection.client import Client
-from apressure.events.engine.mending import Mender
-from apressure.events.engine.steps import EventSteps, active_queues
+from apressure.events.engine.steps import EventSteps, Mender, active_queues
 from apressure.exceptions import PermissionDeniedError, PressureError, ServerError
 
 logger = logging.getLogger("apressure.events.server")

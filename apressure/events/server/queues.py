@@ -14,8 +14,7 @@ from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once
 from apressure.connection.client import Client
 from apressure.connection.waiting.subscription import Subscriber
-from apressure.events.engine.mending import Mender
-from apressure.events.engine.steps import EventSteps, Want
+from apressure.events.engine.steps import EventSteps, Mender, Want
 from apressure.events.server.lanes import Found, PopLane, PushLane, SettleLane
 from apressure.events.server.mending import AT_A_TIME, Expiry, keep_mending
 from apressure.exceptions import PressureError

@@ -11,8 +11,7 @@ import redis
 
 from apressure import Client
 from apressure.embedded import EmbeddedServer
-from apressure.events.engine.mending import Mender
-from apressure.events.engine.steps import EventSteps
+from apressure.events.engine.steps import EventSteps, Mender
 from apressure.events.server import mending, queues
 from tests.integration.conftest import eventually
 from tests.integration.event_server.conftest import Serve, Served, Wire

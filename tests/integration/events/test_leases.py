@@ -129,9 +129,11 @@ async def test_a_lost_item_is_an_error_of_the_loop(open_queue: Open, db: redis.R
         async with queue.consumer(lease=60, prefetch=1) as consumer:
             async for item in consumer:
                 assert item == b"1"
-                assert await other._driver.steps.settle([((await other._driver.steps.peek()).id, b"")]) == [False]  # type: ignore[union-attr]
+                assert await event_steps.settle(
+                    other._driver.steps, [((await other._driver.steps.peek()).id, b"")]
+                ) == [False]  # type: ignore[union-attr]
                 claimed = db.lrange(Okq.key("jobs", "claimed"), 0, -1)
-                assert await other._driver.steps.settle([(claimed[0], b"")], "nack") == [True]
+                assert await event_steps.settle(other._driver.steps, [(claimed[0], b"")], "nack") == [True]
 
     with pytest.raises(LeaseLostError):
         await in_time(consume())
@@ -320,7 +322,7 @@ async def test_a_repeated_pop_returns_what_is_still_its_own(open_queue: Open, db
     assert await pop() == [b"1", b"2"]
     assert (await queue.statistics()).in_flight == 2
     first = db.lrange(Okq.key("jobs", "claimed"), -1, -1)[0]
-    assert await other._driver.steps.settle([(first, b"")], "nack") == [True]
+    assert await event_steps.settle(other._driver.steps, [(first, b"")], "nack") == [True]
     theirs = await other.receive(lease=60)
     assert theirs.raw == b"1"
     series.number -= 1
@@ -343,7 +345,7 @@ async def test_claims_are_settled_in_any_order_and_those_of_others_stay(
             claims = [(event.id, event.token) for event in popped.events][::order]
             if stolen is not None:
                 db.set(f"queue:{{jobs}}:lock:{stolen.decode()}", "theirs")
-            assert await steps.settle(claims) == [event != stolen for event, _ in claims]
+            assert await event_steps.settle(steps, claims) == [event != stolen for event, _ in claims]
             assert db.lrange("queue:{jobs}:claimed", 0, -1) == [stolen] * (stolen is not None)
             assert db.hkeys("queue:{jobs}:items") == [stolen] * (stolen is not None)
             await steps.flush()

@@ -313,7 +313,7 @@ async def test_steps_of_a_queue_that_another_program_damaged(queue: EventQueue[b
     for step in (
         event_steps.push(steps, [(b"a", b"1")]),
         event_steps.pop(steps),
-        steps.settle([(b"a", b"")]),
+        event_steps.settle(steps, [(b"a", b"")]),
         steps.heal(),
         steps.purge(1),
     ):
@@ -325,7 +325,7 @@ async def test_steps_of_a_queue_that_another_program_damaged(queue: EventQueue[b
     for step in (
         event_steps.push(steps, [(b"a", b"1")]),
         event_steps.pop(steps),
-        steps.settle([(b"a", b"")]),
+        event_steps.settle(steps, [(b"a", b"")]),
         steps.heal(),
         steps.purge(1),
     ):

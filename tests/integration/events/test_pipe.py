@@ -26,6 +26,7 @@ from apressure import (
 )
 from apressure.events.engine.keys import EventKeys
 from apressure.events.engine.steps import Unit
+from tests import event_steps
 from tests.integration.events.conftest import PATIENCE, Open, in_time
 from tests.okq import Okq
 from tests.topologies import cluster
@@ -103,7 +104,7 @@ async def test_a_lost_claim_puts_nothing(open_queue: Open, db: redis.Redis, okq:
     source, destination = await two(open_queue, 1)
     delivery = await source.receive()
     if how == "nacked":
-        await source._driver.steps.settle([delivery.claim], "nack")
+        await event_steps.settle(source._driver.steps, [delivery.claim], "nack")
     elif how == "acknowledged by id":
         assert okq.ack("in", delivery.id) == 1
     elif how == "flushed":

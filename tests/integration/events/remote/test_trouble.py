@@ -28,6 +28,7 @@ from apressure import (
     ServerUnavailableError,
 )
 from apressure.connection.wire.channel import ConnectionLost
+from apressure.events import consumer
 from apressure.events.remote import connection, notices
 from apressure.events.server.settings import Address, Tls
 from apressure.testing.contract import drained
@@ -414,8 +415,8 @@ async def test_misses_slow_a_loop_down(monkeypatch: pytest.MonkeyPatch) -> None:
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr(notices.asyncio, "sleep", sleep)
-    misses = notices.Misses()
+    monkeypatch.setattr(consumer.asyncio, "sleep", sleep)
+    misses = consumer.Misses()
     for _ in range(13):
         await misses.note(0.001)
     assert len(pauses) == 10
@@ -491,7 +492,7 @@ async def test_a_queue_that_is_closed_while_a_loop_receives_keeps_nothing(
     queue = await open_queue()
     await queue.put_many([b"1", b"2"])
     async with EventQueue("jobs", url=okq_url) as closing, closing.consumer(lease=600) as consumer:
-        commands = closing.client.commands
+        commands: Any = closing._driver.steps
         original, closes = commands.pop, []
 
         async def pop(*arguments: Any) -> Any:
