@@ -65,13 +65,17 @@ class Delivery(Generic[T]):
         """
         self._loop.run(self._behind.ack_soon)
 
-    def nack(self, error: BaseException | str | None = None) -> None:
-        """Give the message back, first in line. Raises LeaseLostError where it has gone back meanwhile.
+    def nack(self, error: BaseException | str | None = None, *, delay: float | None = None) -> None:
+        """Give the message back, first in line, or with `delay=` for its time.
+
+        Raises LeaseLostError where it has gone back meanwhile.
 
         Args:
             error: Why, for dead letters; None keeps no error of this attempt.
+            delay: Seconds until it is due.
         """
-        self._loop.call(lambda: self._behind.nack() if error is None else self._behind.nack(error))
+        options = {} if delay is None else {"delay": delay}
+        self._loop.call(lambda: self._behind.nack(*(() if error is None else (error,)), **options))
 
     def note_error(self, error: BaseException | str) -> None:
         """Keep why this attempt failed, however the message goes back, on kinds of queue that keep it.

@@ -23,6 +23,8 @@ _OURS: Final = {
     "paused": "string",
     "resumed": "list",
     "errors": "hash",
+    "delayed": "zset",
+    "later": "hash",
 }
 
 PATTERNS: Final = ((b"queue:{*}:items", b"hash"), (b"queue:{*}:consumers", b"zset"))

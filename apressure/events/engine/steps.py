@@ -94,6 +94,13 @@ class EventSteps(StepSender):
         ]  # fmt: skip
         return self._send(series.call("push"), arguments, on_answer, 1)
 
+    def send_delay(
+        self, series: Series, events: Iterable[tuple[bytes, bytes, bytes]], expected: bool, on_answer: OnAnswer
+    ) -> Request:
+        """Put events for later, given as (id, contents, `Due.encoded`); otherwise as `send_push`."""
+        arguments: list[Argument] = [series.next(), b"0", flag(expected), *itertools.chain.from_iterable(events)]
+        return self._send(series.call("delay"), arguments, on_answer, 1)
+
     def send_pop(self, series: Series, most: int, want: Want, place: bytes, on_answer: OnAnswer) -> Request:
         """Pop and claim up to `most` events, fewer if they are large. Answers with `Popped` or a `Wait`.
 
@@ -115,7 +122,8 @@ class EventSteps(StepSender):
     ) -> Request:
         """Settle claims, `how` being as in `lua/settle.lua`. Answers with a letter for each, `1` if it was done.
 
-        With `how="fail"`, each claim is followed by an error as `apressure.dead_letters.encode` returns it, or nothing.
+        With `how="fail"`, each claim is followed by an error as `apressure.dead_letters.encode` returns it, or nothing;
+        with `how="later"` then by when it is due, as `Due.encoded`.
         """
         arguments: list[Argument] = [
             series.next(), b"0", how, flag(anywhere), *itertools.chain.from_iterable(claims),
@@ -160,8 +168,8 @@ class EventSteps(StepSender):
 
         Args:
             claims: The events.
-            how: `"ack"`; `"nack"` puts them back, first in line, and `"fail"` keeps errors, too; `"unseen"` puts them
-                back without counting as an attempt.
+            how: `"ack"`; `"nack"` puts them back, first in line, and `"fail"` keeps errors, too; `"later"` has them
+                wait for their time; `"unseen"` puts them back without counting as an attempt.
             anywhere: Acknowledge events that have gone back and wait, too, as okq's QACK does.
 
         Returns:

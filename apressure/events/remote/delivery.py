@@ -9,11 +9,12 @@ from typing import Any, Final, TypeVar
 
 from apressure.core.counts import Counts
 from apressure.core.delivery import BatchedDelivery, Hand
+from apressure.core.due import Due
 from apressure.core.leases import arguments
 from apressure.core.leases.clock import since_boot
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import Popped
-from apressure.events.remote.errors import no_extend
+from apressure.events.remote.errors import no_delays, no_extend
 from apressure.events.remote.notices import Notices
 
 T = TypeVar("T")
@@ -152,6 +153,15 @@ class RemoteEventDelivery(BatchedDelivery[T]):
         self.settled = True
         if self._in_hand is not None:
             self._in_hand.claims.pop(self, None)  # what has gone back may be acknowledged all the same
+
+    @property
+    def can_delay(self) -> bool:
+        return False
+
+    def _change(self, back: bool, due: Due | None = None) -> bool:
+        if due is not None:
+            raise no_delays(self.queue)
+        return back
 
     async def _make(self, change: bool) -> bool:
         if change and not self.certain:

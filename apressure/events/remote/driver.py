@@ -17,6 +17,7 @@ from apressure.concurrency.handover import note_taken
 from apressure.connection.settings import MAX_NAME
 from apressure.core.counts import Counts
 from apressure.core.delivery import Hand
+from apressure.core.due import Due
 from apressure.core.leases.clock import since_boot
 from apressure.core.waiting import Wait
 from apressure.events.driver import EventDriver
@@ -24,6 +25,7 @@ from apressure.events.engine.answers import Status
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import Pair, Popped, encoded
 from apressure.events.remote.delivery import DEFAULT_LEASE, RemoteEventDelivery, Seen, lease_of
+from apressure.events.remote.errors import no_delays
 from apressure.events.remote.notices import Misses, Notices
 from apressure.events.remote.ours import Ours
 from apressure.exceptions import PressureError, QueueClosedError, Role, ServerTooOldError
@@ -96,10 +98,14 @@ class OkqDriver(EventDriver[OkqClient, T]):
 
     # Events.
 
-    async def put(self, event: Pair, timeout: float | None, front: bool, given: bool) -> None:
+    async def put(self, event: Pair, timeout: float | None, due: Due | None, front: bool, given: bool) -> None:
+        if due is not None:
+            raise no_delays(self.name)
         await self._push([event], timeout, front, given, Progress())
 
-    async def put_many(self, events: list[Pair], timeout: float | None, progress: Progress) -> None:
+    async def put_many(self, events: list[Pair], timeout: float | None, progress: Progress, due: Due | None) -> None:
+        if due is not None:
+            raise no_delays(self.name)
         await self._push(events, timeout, False, False, progress)
 
     async def _push(

@@ -30,6 +30,14 @@ def no_limit(name: str) -> ServerTooOldError:
     )
 
 
+def no_delays(name: str) -> ServerTooOldError:
+    """Return the error for an event that should be delayed."""
+    return ServerTooOldError(
+        f"an event of the queue {name!r} cannot be delayed: okq's commands know no delays. Use EventQueue with the "
+        "URL of the server's Redis (redis://…), which works on the same queue"
+    )
+
+
 def error_of(error: Exception, name: str) -> Exception:
     """Return what an error reply means for a program.
 
