@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from apressure import protocols
 from apressure.concurrency.loop_thread import LoopThread
-from apressure.protocols import NotesErrors
+from apressure.protocols import Delays, NotesErrors
 
 T = TypeVar("T")
 
@@ -52,6 +52,11 @@ class Delivery(Generic[T]):
     def settled(self) -> bool:
         """Whether `ack` or `nack` has been called."""
         return bool(self._behind.settled)
+
+    @property
+    def can_delay(self) -> bool:
+        """Whether `nack(delay=)` works: its queue keeps delayed messages."""
+        return isinstance(self._behind, Delays) and self._behind.can_delay
 
     def ack(self) -> None:
         """Acknowledge the message: it never comes again. Raises LeaseLostError where it has gone back meanwhile."""

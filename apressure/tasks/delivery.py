@@ -158,6 +158,10 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
     def _keeps_errors(self) -> bool:
         return True
 
+    @property
+    def can_delay(self) -> bool:
+        return False
+
     def _change(self, back: bool, due: Due | None = None) -> Change:
         if due is not None:
             raise NotImplementedError("TODO delays")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,6 +25,7 @@ from apressure.cli.options import (
     Timeout,
     durability_of,
     framing_of,
+    moment_of,
 )
 from apressure.cli.running import Remains, execute
 from apressure.cli.show import print_json
@@ -59,6 +60,17 @@ def put(
     force: Annotated[
         bool, typer.Option("--force", help="Put items even if the queue is full. Only into an AsyncQueue.")
     ] = False,
+    delay: Annotated[
+        float | None,
+        typer.Option("--delay", metavar="SECONDS", min=0, help="Consumers get the items after this time.",
+                     show_default=False),
+    ] = None,
+    at: Annotated[
+        Any,
+        typer.Option("--at", metavar="TIME", parser=moment_of, show_default=False,
+                     help="Consumers get the items then: ISO 8601, in local time unless it names a zone, or seconds "
+                     "since 1970."),
+    ] = None,
     parse: Annotated[
         bool, typer.Option("--parse", help="Read the items as JSON: tasks take them for strings otherwise.")
     ] = False,
@@ -68,7 +80,7 @@ def put(
     replicas: Replicas = 0,
     fsync: Fsync = False,
     progress: Progress = None,
-) -> None:
+) -> None:  # fmt: skip
     """Put items into a queue: the arguments, or each line of standard input.
 
     While the queue is full, the command waits and reads no more input, so the writer of the pipe waits, too.
@@ -94,13 +106,16 @@ def put(
         if bound is not None and not create:
             raise UsageError("--bound needs --create: give both options")
         _check(address, force, ids)
+        options = _options(force, delay, at)
         convert = message_of(address, parse)
         sizes = {"max_message_size": max(max_size, *map(len, given), 1)} if address.kind == "files" else {}
         with meter:
             async with common.open(address, durability=durability_of(address, replicas, fsync), **sizes) as opened:
                 if create:
                     await opened.create(bound or 0, exist_ok=True)
-                feeder = Feeder(opened, meter, convert, timeout=timeout, force=force, on_id=on_id if ids else None)
+                feeder = Feeder(
+                    opened, meter, convert, timeout=timeout, on_id=on_id if ids else None, **options
+                )  # fmt: skip
                 if given:
                     await feeder.put(given)
                 else:
@@ -140,6 +155,14 @@ def _check(address: QueueAddress, force: bool, ids: bool) -> None:
         raise UsageError(f"--force is for an AsyncQueue: {address} always keeps its bound. Leave it out")
     if ids and address.kind == "queue":
         raise UsageError("--ids is not for an AsyncQueue, whose items have no ids. Leave it out")
+
+
+def _options(force: bool, delay: float | None, at: Any) -> dict[str, Any]:
+    """Return the further arguments of `put` and `put_many`."""
+    if delay is not None and at is not None:
+        raise UsageError("--delay and --at both say when: give one of them")
+    options = {"force": force or None, "delay": delay, "at": at}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _input_size() -> int | None:

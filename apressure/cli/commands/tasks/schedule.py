@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from apressure.cli.commands.tasks.options import Parameters, Parse, Queue, chunks, moment_of, opened
-from apressure.cli.options import Common
+from apressure.cli.commands.tasks.options import Parameters, Parse, Queue, chunks, opened
+from apressure.cli.exits import UsageError
+from apressure.cli.options import Common, moment_of
 from apressure.cli.running import Remains, execute
 from apressure.cli.show import print_json
 from apressure.tasks import TaskQueue
@@ -20,10 +21,12 @@ def schedule(
     queue: Queue,
     parameters: Parameters = None,
     at: Annotated[
-        str | None,
+        Any,
         typer.Option(
             "--at",
             metavar="TIME",
+            parser=moment_of,
+            show_default=False,
             help="When they are due: ISO 8601, in local time unless it names a zone, or seconds since 1970.",
         ),
     ] = None,
@@ -39,7 +42,9 @@ def schedule(
     ids: list[str] = []
 
     async def command() -> None:
-        eta = moment_of(at, after, time.time())
+        if (at is None) == (after is None):
+            raise UsageError("when? Give either --at TIME or --in SECONDS")
+        eta = at if after is None else time.time() + after
         async with opened(common, queue) as (client, name):
             target: TaskQueue[Any] = client.queue(name)
             async for chunk in chunks(parameters, parse):
