@@ -2,8 +2,8 @@
 
 Usage: python -m tests.benchmarks.control [--quick] [--against DIRECTORY] [--kind NAME] [--repetitions N] [--json FILE]
 
-- "delayed / plain": items a second through put and then get, one at a time, each delayed by a millisecond, as a ratio to
-  the same without a delay. Both take turns.
+- "delayed / plain": items a second through put and then get, one at a time, each delayed by a millisecond, as a ratio
+  to the same without a delay. Both take turns.
 - "beside delayed": plain items a second while so many delayed ones are kept for tomorrow, as a ratio to none.
 - "late": milliseconds from the time when an item is due until a consumer that waits has it, the 99th percentile, alone
   and beside so many others.
