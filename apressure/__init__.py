@@ -48,6 +48,7 @@ from apressure.lazy import on_first_use
 from apressure.pressure.queue import AsyncQueue
 
 if TYPE_CHECKING:
+    from apressure.concurrency.backoff import Backoff
     from apressure.core.consumer import QueueConsumer
     from apressure.core.producer import QueueProducer
     from apressure.events.consumer import EventConsumers
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from apressure.pressure.producer import Producer
     from apressure.pressure.statistics import QueueStatistics, RoleStatistics
     from apressure.service.pipe import Piped, pipe
+    from apressure.service.retry import Retry
     from apressure.service.serve import serve
     from apressure.service.service import Served
     from apressure.service.stages.results import Many
@@ -77,6 +79,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AsyncQueue",
     "AuthenticationError",
+    "Backoff",
     "Client",
     "ClientClosedError",
     "ClientOptions",
@@ -132,6 +135,7 @@ __all__ = [
     "RemoteEventQueue",
     "RemoteEventStatistics",
     "Requeued",
+    "Retry",
     "RoleStatistics",
     "ScriptingRefusedError",
     "Served",
@@ -156,6 +160,7 @@ __all__ = [
 
 # Most programs do not use these names: they are imported on first use.
 _LATER = {
+    "Backoff": "apressure.concurrency.backoff",
     "Consumer": "apressure.pressure.consumer",
     "Delivery": "apressure.pressure.delivery",
     "EventConsumers": "apressure.events.consumer",
@@ -177,6 +182,7 @@ _LATER = {
     "RemoteEventDelivery": "apressure.events.remote.delivery",
     "RemoteEventQueue": "apressure.events.queue",
     "RemoteEventStatistics": "apressure.events.statistics",
+    "Retry": "apressure.service.retry",
     "RoleStatistics": "apressure.pressure.statistics",
     "Served": "apressure.service.service",
     "TaskClient": "apressure.tasks.client",

@@ -87,6 +87,21 @@ class NotesErrors(Protocol):
 
 
 @runtime_checkable
+class Delays(Protocol):
+    """A delivery that its queue can keep for a while: optional, so that the pause before a retry survives the process.
+
+    Without it, `serve` waits with the delivery in hand.
+    """
+
+    async def nack(self, error: BaseException | str | None = None, *, delay: float | None = None) -> None:
+        """Give the message back, to be delivered again after `delay` seconds. See `Delivery.nack`."""
+
+    @property
+    def can_delay(self) -> bool:
+        """Whether its queue can do that: a released okq cannot."""
+
+
+@runtime_checkable
 class Excusable(Protocol):
     """A delivery whose lease ends when its handler is stuck: optional, for programs that wait with it in hand."""
 

@@ -52,6 +52,20 @@ def seconds(
     return value
 
 
+def number(value: Any, name: str, least: float) -> float:
+    """Return a finite number, or raise if it is invalid.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is below `least`, infinite or NaN.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, not {type(value).__name__}")
+    if not least <= value < math.inf:
+        raise ValueError(f"{name} must be at least {least:g}, not {value}")
+    return value
+
+
 def timeout(value: Any, name: str = "timeout") -> None:
     """Raise if a timeout is neither None nor a number of at least 0 seconds.
 

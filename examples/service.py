@@ -8,7 +8,7 @@ A program of your own, with a server that runs already, needs one line:
 import asyncio
 import logging
 
-from apressure import AsyncQueue, Delivery, serve
+from apressure import AsyncQueue, Backoff, Delivery, serve
 
 
 async def handle(delivery: Delivery[str]) -> None:
@@ -23,7 +23,7 @@ async def main() -> None:
         await queue.create(bound=100)
         async with queue.producer() as producer:  # usually elsewhere; its end ends the service
             await producer.put_many(f"order {number}" for number in range(10))
-        print(await serve(handle, queue, concurrency=8, deliveries=True, retry_delay=0.1))
+        print(await serve(handle, queue, concurrency=8, deliveries=True, retry=Backoff(0.1)))
         await queue.delete()
 
 

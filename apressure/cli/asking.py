@@ -17,7 +17,7 @@ async def look(queue: Any) -> Any:
         QueueDoesNotExistError: There is no such queue; perhaps the name is wrong.
     """
     statistics = await queue.statistics()
-    if not (statistics.length or statistics.in_flight or getattr(statistics, "dead_letters", 0)):
+    if not any(getattr(statistics, count, 0) for count in ("length", "in_flight", "delayed", "dead_letters")):
         await must_exist(queue)  # not all kinds raise
     return statistics
 

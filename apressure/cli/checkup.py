@@ -46,6 +46,13 @@ def _notes(address: QueueAddress, statistics: Any) -> Iterator[recovery.Finding]
         if expiry is not None:
             text += f"; the next lease ends in {expiry:.0f} s, if it is not renewed"
         yield _note("in_flight", f"{text}.")
+    if statistics.delayed:
+        due = (
+            "is overdue: any client of the queue has it wait"
+            if not statistics.next_due
+            else (f"is due in {statistics.next_due:.0f} s")
+        )
+        yield _note("delayed", f"{statistics.delayed} items are delayed; the next one {due}.")
     if unfinished := getattr(statistics, "unfinished", 0):
         yield _note("unfinished", f"{unfinished} items are being written, or their writers died.")
 

@@ -28,7 +28,7 @@ Found = tuple[QueueAddress, Any]
 """A queue, and its statistics."""
 
 _WATCHED: Final = (
-    "length", "in_flight", "scheduled", "started", "complete", "consumers", "dead_letters", "unfinished",
+    "length", "in_flight", "delayed", "scheduled", "started", "complete", "consumers", "dead_letters", "unfinished",
     "oldest",
 )  # fmt: skip
 """What `stat --watch` shows on a line, where the kind of queue has it."""
@@ -186,6 +186,8 @@ def statistics_view(
         items.append("  no bound", style="dim")
     if statistics.in_flight:
         items.append(f"  and {statistics.in_flight:,} in flight")
+    if statistics.delayed:
+        items.append(f"  and {statistics.delayed:,} delayed, the next for {_duration(statistics.next_due or 0.0)}")
     grid.add_row("items", items)
     if bound:
         grid.add_row("", ProgressBar(total=bound, completed=min(statistics.length, bound), width=40))
@@ -200,7 +202,9 @@ def statistics_view(
     return Group(head, grid)
 
 
-_IN_THE_HEAD: Final = ("name", "address", "kind", "length", "bound", "closed", "paused", "in_flight")
+_IN_THE_HEAD: Final = (
+    "name", "address", "kind", "length", "bound", "closed", "paused", "in_flight", "delayed", "next_due",
+)  # fmt: skip
 
 
 def _add_flow(grid: Table, statistics: QueueStatistics, rates: tuple[float, float] | None) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
@@ -277,3 +278,14 @@ def complain(line: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(printable(line) + "\n")
         sys.stderr.flush()
+
+
+def moment_of(text: str) -> datetime:
+    """Return the time of an option: ISO 8601, in local time unless it names a zone, or seconds since 1970."""
+    with contextlib.suppress(ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(float(text), UTC)
+    with contextlib.suppress(ValueError, OverflowError, OSError):
+        return datetime.fromisoformat(text).astimezone()
+    raise typer.BadParameter(
+        f"{text!r} is not a time: write 2030-01-31T18:00, 2030-01-31T18:00+01:00 or seconds since 1970"
+    )

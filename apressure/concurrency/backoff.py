@@ -4,30 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import random
 
+from apressure import validation
 
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential backoff with jitter. It keeps no state: the caller counts its failures.
+    """Pauses that grow: how long to wait before the next try.
 
     Args:
         first: Seconds of the first pause.
-        most: Seconds of the longest pause.
-        factor: How many times longer each pause is than the one before.
+        most: Seconds of the longest pause, but for the first one.
+        factor: How many times longer each pause is than the one before; 1 for pauses of one length.
+        jitter: Take a random part of up to a half off each pause, so that those who failed together do not try again
+            together.
+
+    Raises:
+        TypeError, ValueError: An argument is invalid.
+
+    Example:
+        >>> await serve(handle, queue, retry=Backoff(first=5.0, most=3600.0, factor=3.0))
     """
 
-    def __init__(self, first: float, most: float, factor: float = 2.0) -> None:
-        self._first = first
-        self._most = most
-        self._factor = factor
+    first: float = 1.0
+    most: float = 60.0
+    factor: float = 2.0
+    jitter: bool = True
+
+    def __post_init__(self) -> None:
+        validation.seconds(self.first, "first")
+        validation.seconds(self.most, "most")
+        validation.number(self.factor, "factor", least=1.0)
+        if not isinstance(self.jitter, bool):
+            raise TypeError(f"jitter must be True or False, not {type(self.jitter).__name__}")
 
     def pause(self, failures: int) -> float:
-        """Return the seconds to pause after so many failures before this one.
-
-        The jitter takes away up to half, so that clients that failed together do not try again together.
-        """
-        longest: float = min(self._most, self._first * self._factor ** min(failures, 60))
-        return longest * random.uniform(0.5, 1.0)
+        """Return the seconds to pause after so many failures before this one."""
+        longest: float = min(max(self.most, self.first), self.first * self.factor ** min(failures, 60))
+        return longest * random.uniform(0.5, 1.0) if self.jitter else longest
 
 
 async def pause_until(event: asyncio.Event, seconds: float) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from apressure import dead_letters
+from apressure.core.due import Due, due_of
 from apressure.core.leases.arguments import lease_of
 from apressure.exceptions import LeaseLostError, PressureError
 
@@ -146,9 +147,13 @@ class LeasedDelivery(Claimed, Generic[T]):
     def _keeps_errors(self) -> bool:
         """Whether the queue keeps why attempts failed."""
 
-    def _change(self, back: bool) -> Any:
-        """Return the change that acknowledges it or gives it back, as `_make` takes it."""
+    def _change(self, back: bool, due: Due | None = None) -> Any:  # noqa: ARG002
+        """Return the change that acknowledges it or gives it back, to be due then, as `_make` takes it."""
         return back
+
+    def _is_last(self) -> bool:
+        """Whether this was the last attempt: given back, it becomes a dead letter."""
+        return False
 
     @abstractmethod
     async def _extend(self, seconds: float) -> bool:
@@ -173,6 +178,11 @@ class LeasedDelivery(Claimed, Generic[T]):
         """
         return self.attempts > 1
 
+    @property
+    def can_delay(self) -> bool:
+        """Whether `nack(delay=)` works: not on a released okq."""
+        return True
+
     async def ack(self) -> None:
         """Acknowledge the message: it never comes again.
 
@@ -193,15 +203,21 @@ class LeasedDelivery(Claimed, Generic[T]):
         """
         await self._settle(self._change(False), self._acked)
 
-    async def nack(self, error: BaseException | str | None = None) -> None:
-        """Give the message back: it waits again, first in line.
+    async def nack(self, error: BaseException | str | None = None, *, delay: float | None = None) -> None:
+        """Give the message back: it waits again, first in line, or with `delay=` for its time.
+
+        A delayed message waits on the server, with its attempts and its latest error: nobody holds a lease or memory
+        for it, and the death of a process changes nothing. When it is due, it joins the end of the line.
 
         Args:
             error: Why; see `dead_letters` of the queue. None keeps no error of this attempt.
+            delay: Seconds until it is due, by the server's clock; at most ten years. After its last attempt there is
+                nothing to wait for: it goes to the dead letters.
 
         Raises:
             LeaseLostError, OutcomeUnknownError, RuntimeError: As for `ack`.
-            TypeError: The error is neither an exception nor a text. The message stays in flight.
+            TypeError, ValueError: The error is neither an exception nor a text, or `delay` is invalid. The message
+                stays in flight.
 
         Cancelled, it waits for the outcome, then raises: the message is given back or in flight.
 
@@ -211,9 +227,12 @@ class LeasedDelivery(Claimed, Generic[T]):
             FileQueue: It waits before all messages that were put later. It raises what `ack` does. If the file system
                 refuses to keep the error, the message is given back without it. Cancelled, it does not wait.
         """
+        due = due_of(delay, None)
         if error is not None:
             self.note_error(error)
-        await self._settle(self._change(True), "given back")
+        if due is not None and self._is_last():
+            due = None
+        await self._settle(self._change(True, due), "given back")
 
     def note_error(self, error: BaseException | str) -> None:
         """Keep why this attempt failed, however the message goes back: a dead letter shows its latest error.

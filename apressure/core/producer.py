@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterable, Iterable
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -43,19 +44,25 @@ class AnyProducer(Generic[T, Put]):
             with contextlib.suppress(QueueClosedError):  # another producer was first
                 await self._queue.close()
 
-    async def put(self, item: T, timeout: float | None = None, *, deadline: float | None = None) -> Put:
+    async def put(
+        self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None,
+        deadline: float | None = None,
+    ) -> Put:  # fmt: skip
         """Put an item, as the queue's `put` does."""
-        return await self._entered_queue().put(item, timeout, deadline=deadline)
+        return await self._entered_queue().put(item, timeout, delay=delay, at=at, deadline=deadline)
 
-    async def put_nowait(self, item: T, *, deadline: float | None = None) -> Put:
+    async def put_nowait(
+        self, item: T, *, delay: float | None = None, at: datetime | None = None, deadline: float | None = None
+    ) -> Put:
         """Put an item, as the queue's `put_nowait` does."""
-        return await self.put(item, 0, deadline=deadline)
+        return await self.put(item, 0, delay=delay, at=at, deadline=deadline)
 
     async def put_many(
-        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None
-    ) -> int:
+        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, delay: float | None = None,
+        at: datetime | None = None, deadline: float | None = None,
+    ) -> int:  # fmt: skip
         """Put items in order, as the queue's `put_many` does."""
-        return await self._entered_queue().put_many(items, timeout, deadline=deadline)
+        return await self._entered_queue().put_many(items, timeout, delay=delay, at=at, deadline=deadline)
 
     def _entered_queue(self) -> AnyQueue[T, Any, Put]:
         if not self._entered:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from datetime import datetime
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, overload
 
 from apressure import validation
 from apressure.concurrency.deadline import with_deadline, within
 from apressure.core.consumer import QueueConsumer
 from apressure.core.delivery import LeasedDelivery
+from apressure.core.due import Due, due_of
 from apressure.core.letters import Letters
 from apressure.core.producer import QueueProducer
 from apressure.exceptions import QueueClosedError, QueueEmptyError
@@ -57,12 +59,12 @@ class AnyQueue(Letters[T], Iterating[T], Generic[T, D_any, Put]):
 
     # What a kind of queue says.
 
-    async def _put_one(self, message: bytes, timeout: float | None) -> Put:
+    async def _put_one(self, message: bytes, timeout: float | None, due: Due | None) -> Put:
         """Put a message, waiting for room; returns its id. A kind whose `put` takes more arguments has its own."""
         raise NotImplementedError
 
     @abstractmethod
-    async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress) -> None:
+    async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:
         """Put messages in order, waiting for room; the progress counts what is in the queue, also at a failure."""
 
     @abstractmethod
@@ -83,12 +85,20 @@ class AnyQueue(Letters[T], Iterating[T], Generic[T, D_any, Put]):
 
     # What programs call.
 
-    async def put(self, item: T, timeout: float | None = None, *, deadline: float | None = None) -> Put:
+    async def put(
+        self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None,
+        deadline: float | None = None,
+    ) -> Put:  # fmt: skip
         """Put an item, waiting while the queue is full.
+
+        With `delay=` or `at=`, it is delayed: consumers get it when it is due, by the server's clock, behind what waits
+        then. Until then it counts towards the bound, and a closed queue waits for it: `async for` ends after it.
 
         Args:
             item: The item; bytes, or what the codec takes. For a `TaskQueue`, the parameters of the task.
             timeout: Seconds to wait for room at most; None to wait for ever, 0 for a single try.
+            delay: Seconds after which it is due, from when the queue has accepted it; at most ten years.
+            at: When it is due, with a time zone. A time that has passed is now.
             deadline: Seconds for the whole operation, with connecting, repeating and settling; None for no limit. Use
                 it in request handlers: it also holds when the server, or the disk, is down or frozen.
 
@@ -118,11 +128,14 @@ class AnyQueue(Letters[T], Iterating[T], Generic[T, D_any, Put]):
                 be interrupted by a deadline: `threads=True` makes all of them in a thread.
         """
         if deadline is not None:
-            return await within(deadline, self.name, self.put(item, timeout))
-        return await self._put_one(self._items.encode(item), timeout)
+            return await within(deadline, self.name, self.put(item, timeout, delay=delay, at=at))
+        due = None if delay is None and at is None else due_of(delay, at)
+        return await self._put_one(self._items.encode(item), timeout, due)
 
-    async def put_nowait(self, item: T, *, deadline: float | None = None) -> Put:
-        """Put an item without waiting for room.
+    async def put_nowait(
+        self, item: T, *, delay: float | None = None, at: datetime | None = None, deadline: float | None = None
+    ) -> Put:
+        """Put an item without waiting for room; `delay` and `at` are those of `put`.
 
         Returns:
             What `put` returns.
@@ -133,12 +146,13 @@ class AnyQueue(Letters[T], Iterating[T], Generic[T, D_any, Put]):
 
         Cancelled, the item is in the queue, or not.
         """
-        return await self.put(item, 0, deadline=deadline)
+        return await self.put(item, 0, delay=delay, at=at, deadline=deadline)
 
     @with_deadline()
     async def put_many(
-        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None
-    ) -> int:
+        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, delay: float | None = None,
+        at: datetime | None = None, deadline: float | None = None,
+    ) -> int:  # fmt: skip
         """Put any number of items in order, with random ids, as many in a step as there is room for.
 
         Args:
@@ -148,6 +162,8 @@ class AnyQueue(Letters[T], Iterating[T], Generic[T, D_any, Put]):
                 consumer is refused. A `FileQueue` puts each item of an asynchronous iterable before it reads the next
                 one.
             timeout: Seconds for all of them.
+            delay: Seconds after which each is due, from when the queue has accepted it; see `put`.
+            at: When all of them are due.
             deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Returns:
@@ -161,7 +177,12 @@ class AnyQueue(Letters[T], Iterating[T], Generic[T, D_any, Put]):
 
         Cancelled, the first of the items are in the queue, in order, and the others are not.
         """
-        return await self.put_chunks(items, timeout, self._put_chunk)
+        due = due_of(delay, at)
+
+        async def put(chunk: list[bytes], timeout: float | None, progress: Progress) -> None:
+            await self._put_chunk(chunk, timeout, progress, due)
+
+        return await self.put_chunks(items, timeout, put)
 
     async def receive(
         self, timeout: float | None = None, lease: float | None = None, *, deadline: float | None = None

@@ -44,12 +44,16 @@ class BoundedStatistics(Statistics):
         closed: Whether the queue is closed.
         paused: Whether it is paused: consumers of apressure get nothing.
         dead_lettered_count: Messages that this object has moved to the dead letters.
+        delayed: Messages that wait for their time. They count towards the bound, and not in `length`.
+        next_due: Seconds until the first of them is due, 0 if it is overdue; None if there is none.
     """
 
     bound: int
     closed: bool
     paused: bool
     dead_lettered_count: int = 0
+    delayed: int = 0
+    next_due: float | None = None
 
 
 OWN: Final = (

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from apressure.core.delivery import BatchedDelivery, Hand
+from apressure.core.due import Due
 from apressure.events.engine.answers import Event
 from apressure.events.engine.batching import Change, EventSettler
 from apressure.events.engine.steps import Claim, EventSteps
@@ -78,7 +79,12 @@ class EventDelivery(BatchedDelivery[T]):
     def _keeps_errors(self) -> bool:
         return self._settler.keep_errors
 
-    def _change(self, back: bool) -> Change:
+    def _is_last(self) -> bool:
+        return self._settler.is_last(self.attempts)
+
+    def _change(self, back: bool, due: Due | None = None) -> Change:
+        if due is not None:
+            return Change("later", (*self.claim, self.failure, due.encoded))
         if self.failure and back:
             return Change("fail", (*self.claim, self.failure))
         return Change("nack" if back else "ack", self.claim)

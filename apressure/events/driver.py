@@ -13,12 +13,13 @@ from apressure.concurrency.handover import note_taken
 from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
 from apressure.core.delivery import Hand
+from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of
 from apressure.core.objects import Block, QueueObject, SharedClient
 from apressure.core.taking import Take, Taken
 from apressure.events.delivery import EventDelivery
 from apressure.events.engine.answers import Event, Status
-from apressure.events.engine.batching import EventSettler, Pair, PopLane, Push, PushLane
+from apressure.events.engine.batching import DelayLane, EventSettler, Pair, PopLane, Push, PushLane
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
 from apressure.events.engine.waits import EventWaits
 from apressure.exceptions import PressureError
@@ -85,17 +86,22 @@ class RedisDriver(EventDriver[Client, T]):
         self.steps = EventSteps(client, name)
         self.waits = EventWaits(self.steps)
         self.counts = self.steps.counts
-        self.settler = EventSettler(self.steps, keep_errors and max_attempts is not None)
+        self.settler = EventSettler(self.steps, keep_errors, max_attempts)
         self._pushes = {front: PushLane(self.steps, self.waits, front) for front in (False, True)}
+        self._delays = DelayLane(self.steps, self.waits, front=False)
         self._pops = PopLane(self.steps, self.waits)
 
     @property
     def waiting(self) -> tuple[int, int]:
         """How many tasks are putting, and how many are getting or receiving."""
-        return sum(lane.waiting for lane in self._pushes.values()), self._pops.waiting
+        return sum(lane.waiting for lane in self._put_lanes), self._pops.waiting
+
+    @property
+    def _put_lanes(self) -> tuple[PushLane, ...]:
+        return *self._pushes.values(), self._delays
 
     def _end(self, error: PressureError) -> int:
-        pushes = sum(lane.end(error) for lane in self._pushes.values())
+        pushes = sum(lane.end(error) for lane in self._put_lanes)
         return pushes + self._pops.end(error) + self.waits.end(error)
 
     def _release(self, error: PressureError) -> None:
@@ -114,15 +120,27 @@ class RedisDriver(EventDriver[Client, T]):
 
     # Events.
 
-    def put(self, event: Pair, timeout: float | None, front: bool, given: bool) -> Awaitable[None]:  # noqa: ARG002
+    def put(
+        self,
+        event: Pair,
+        timeout: float | None,
+        due: Due | None,
+        front: bool,
+        given: bool,  # noqa: ARG002
+    ) -> Awaitable[None]:
         """Put an event, waiting for room. `given`: the program has chosen its id."""
+        if due is not None:
+            return self._delays.run(Push([(*event, due.encoded)], self.expected), timeout, False)
         return self._pushes[front].run(Push([event], self.expected), timeout, False)
 
-    async def put_many(self, events: list[Pair], timeout: float | None, progress: Progress) -> None:
+    async def put_many(self, events: list[Pair], timeout: float | None, progress: Progress, due: Due | None) -> None:
         """Put events in order, waiting for room; the progress counts what is in the queue, also at a failure."""
-        push = Push(events, self.expected)
+        if due is None:
+            lane, push = self._pushes[False], Push(events, self.expected)
+        else:
+            lane, push = self._delays, Push([(*event, due.encoded) for event in events], self.expected)
         try:
-            await self._pushes[False].run(push, timeout, False)
+            await lane.run(push, timeout, False)
         finally:
             progress.accepted += push.done
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from apressure.core.producer import QueueProducer
@@ -19,14 +20,17 @@ class EventProducer(QueueProducer[T], Generic[T]):
 
     async def put(
         self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
-        deadline: float | None = None,
+        delay: float | None = None, at: datetime | None = None, deadline: float | None = None,
     ) -> str:  # fmt: skip
         """Put an item, as `EventQueue.put` does."""
         queue: Any = self._entered_queue()
-        return await queue.put(item, timeout, id=id, front=front, deadline=deadline)  # type: ignore[no-any-return]
+        return await queue.put(  # type: ignore[no-any-return]
+            item, timeout, id=id, front=front, delay=delay, at=at, deadline=deadline
+        )
 
     async def put_nowait(
-        self, item: T, *, id: str | None = None, front: bool = False, deadline: float | None = None
-    ) -> str:
+        self, item: T, *, id: str | None = None, front: bool = False, delay: float | None = None,
+        at: datetime | None = None, deadline: float | None = None,
+    ) -> str:  # fmt: skip
         """Put an item, as `EventQueue.put_nowait` does."""
-        return await self.put(item, 0, id=id, front=front, deadline=deadline)
+        return await self.put(item, 0, id=id, front=front, delay=delay, at=at, deadline=deadline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, Unpack, overload
 
 from apressure import validation
@@ -15,6 +16,7 @@ from apressure.connection.moves import other_kind
 from apressure.connection.settings import ClientOptions
 from apressure.core.administration import AdministrationSteps
 from apressure.core.consumer import ConsumerOptions
+from apressure.core.due import Due, due_of
 from apressure.core.leases.arguments import max_hold_of
 from apressure.core.queue import Queue
 from apressure.core.waiting import Wait
@@ -154,15 +156,20 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
 
     async def put(
         self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
-        deadline: float | None = None,
+        delay: float | None = None, at: datetime | None = None, deadline: float | None = None,
     ) -> str:  # fmt: skip
         """Put an item, waiting while the queue is full (specification: QLPUSH, QRPUSH).
+
+        With `delay=` or `at=`, it is delayed: consumers get it when it is due, by the server's clock, behind what waits
+        then. Until then it counts towards the bound, and a closed queue waits for it. An okq does not see it.
 
         Args:
             item: The item; bytes, or what the codec takes.
             timeout: Seconds to wait for room at most; None to wait for ever, 0 for a single try.
             id: The event's id, which must not be in the queue; None for a random one (a UUID).
-            front: Put it first in line.
+            front: Put it first in line; not together with `delay` or `at`.
+            delay: Seconds after which it is due, from when the queue has accepted it; at most ten years.
+            at: When it is due, with a time zone. A time that has passed is now.
             deadline: Seconds for the whole operation, with connecting, repeating and settling; None for no limit. Use
                 it in request handlers: it also holds when the server is down or frozen.
 
@@ -171,7 +178,7 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
 
         Raises:
             QueueFullError: The queue stayed full until the timeout. Nothing was put.
-            DuplicateEventError: An event with this id waits or is in flight. Nothing was put.
+            DuplicateEventError: An event with this id waits, is delayed or in flight. Nothing was put.
             QueueClosedError: It is closed. Nothing was put.
             QueueDoesNotExistError: It was created and deleted. Nothing was put.
             OutcomeUnknownError: The connection broke and could not be restored in time. On an okq server also: it
@@ -189,18 +196,23 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
             acknowledged before the second try. Any item that is delivered at-least-once may come twice.
         """
         if deadline is not None:
-            return await within(deadline, self.name, self.put(item, timeout, id=id, front=front))
+            put = self.put(item, timeout, id=id, front=front, delay=delay, at=at)
+            return await within(deadline, self.name, put)
+        due = None if delay is None and at is None else due_of(delay, at)
+        if front and due is not None:
+            raise ValueError("a delayed event joins the end of the line: give front=True, or delay= or at=")
         event_id = new_id() if id is None else checked(id)
         event = event_id, self._items.encode(item)
         validation.timeout(timeout)
         self._driver.check()
-        await self._driver.put(event, timeout, front, id is not None)
+        await self._driver.put(event, timeout, due, front, id is not None)
         return event_id.decode(errors="surrogateescape")
 
     async def put_nowait(
-        self, item: T, *, id: str | None = None, front: bool = False, deadline: float | None = None
-    ) -> str:
-        """Put an item without waiting for room.
+        self, item: T, *, id: str | None = None, front: bool = False, delay: float | None = None,
+        at: datetime | None = None, deadline: float | None = None,
+    ) -> str:  # fmt: skip
+        """Put an item without waiting for room; the arguments are those of `put`.
 
         Returns:
             The event's id.
@@ -211,7 +223,7 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
 
         Cancelled, the item is in the queue, or not.
         """
-        return await self.put(item, 0, id=id, front=front, deadline=deadline)
+        return await self.put(item, 0, id=id, front=front, delay=delay, at=at, deadline=deadline)
 
     def producer(self, close: bool = True) -> EventProducer[T]:
         """Return the producing end of the queue, for `async with`.
@@ -241,6 +253,8 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
             consumers=status.consumers,
             dead_letters=status.dead,
             next_expiry=None if status.due is None else status.due / 1000,
+            delayed=status.delayed,
+            next_due=None if status.next_due is None else status.next_due / 1000,
             waiting_putters=putters,
             waiting_receivers=receivers,
             blocked=self._driver.waits.blocked.seconds(),
@@ -323,7 +337,8 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
         return (await self._driver.count()).exists
 
     async def _purge(self) -> int:
-        return await self._purge_by_steps((await self._counted()).waiting, self._driver.purge)
+        status = await self._counted()
+        return await self._purge_by_steps(status.waiting + status.delayed, self._driver.purge)
 
     async def _until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
         return await self._driver.waits.until(step, timeout, self.name)
@@ -344,9 +359,9 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
 
     # What is behind the operations on events.
 
-    async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress) -> None:
+    async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:
         self.check()
-        await self._driver.put_many([(new_id(), message) for message in chunk], timeout, progress)
+        await self._driver.put_many([(new_id(), message) for message in chunk], timeout, progress, due)
 
     async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[EventDelivery[T]]:
         validation.timeout(timeout)

@@ -48,6 +48,10 @@ class FileDelivery(LeasedDelivery[T]):
         self.settled = self.handed_out = False
 
     @property
+    def can_delay(self) -> bool:
+        return False
+
+    @property
     def id(self) -> str:
         """The message's id, for `FileQueue.ack` in any process."""
         return names.id_of(self._key)

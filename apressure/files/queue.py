@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Unpack, overload
 from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.handover import note_taken
 from apressure.core.consumer import ConsumerOptions
+from apressure.core.due import Due
 from apressure.core.leases.arguments import max_hold_of
 from apressure.files.administration import Administration
 from apressure.files.consumer import FileConsumer
@@ -90,10 +91,14 @@ class FileQueue(Administration[T]):
 
     # What is behind puts.
 
-    async def _put_one(self, message: bytes, timeout: float | None) -> str:
+    async def _put_one(self, message: bytes, timeout: float | None, due: Due | None) -> str:
+        if due is not None:
+            raise NotImplementedError("TODO delays")
         return await self._until(functools.partial(self._putter.put, [message], Progress()), timeout)
 
-    async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress) -> None:
+    async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:
+        if due is not None:
+            raise NotImplementedError("TODO delays")
         await self._until(functools.partial(self._putter.put, chunk, progress), timeout)
 
     # What is behind receiving and getting.

@@ -14,6 +14,7 @@ from apressure.concurrency.handover import note_taken
 from apressure.concurrency.lifetime import AsyncClosing
 from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
+from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.core.letters import LettersBeside
 from apressure.core.queue import AnyQueue
@@ -162,7 +163,9 @@ class Core(LettersBeside[T], AnyQueue[T, "Delivery[T]", None], AsyncClosing, Gen
 
     # What is behind puts.
 
-    async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress) -> None:
+    async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:
+        if due is not None:
+            raise NotImplementedError("TODO delays")
         await put_chunk(self._engine.put, chunk, timeout, progress)
 
     # What is behind receiving and getting.

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
 from apressure import validation
+from apressure.core.due import due_of
 from apressure.pressure.leases.hand import Received
 from apressure.pressure.leases.lease import Lease
 from apressure.protocols import LONGEST_LEASE
@@ -58,6 +59,11 @@ class Delivery(Generic[T]):
         """It was delivered before, and not acknowledged: by a client that died, failed or gave it back."""
         return self.attempts > 1
 
+    @property
+    def can_delay(self) -> bool:
+        """Whether `nack(delay=)` works."""
+        return False
+
     async def ack(self) -> None:
         """Acknowledge the message: it is done with, and counted. Cancelled, it is acknowledged all the same.
 
@@ -96,11 +102,12 @@ class Delivery(Generic[T]):
         if not self.settled:
             self._lease.state.unsettled.note_error(self._number, error)
 
-    async def nack(self, error: BaseException | str | None = None) -> None:
+    async def nack(self, error: BaseException | str | None = None, *, delay: float | None = None) -> None:
         """Give the message back, first in line. Cancelled, it is given back all the same.
 
         Args:
             error: Why; see `AsyncQueue.dead_letters`. None keeps no error of this attempt.
+            delay: Seconds until it is due, by the server's clock; at most ten years.
 
         Of several that are given back one after the other, the last one comes first; those that are given back at the
         same time, or by the end of the block, keep their order.
@@ -110,6 +117,8 @@ class Delivery(Generic[T]):
             RuntimeError: It was acknowledged or given back before.
             TypeError: The error is neither an exception nor a text.
         """
+        if due_of(delay, None) is not None:
+            raise NotImplementedError("TODO delays")
         self._check()
         if error is not None:
             self.note_error(error)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -14,6 +15,7 @@ from apressure import logs, validation
 from apressure.concurrency import background
 from apressure.concurrency.deadline import within
 from apressure.concurrency.settle import set_result_once, wait_for_answer
+from apressure.core.due import due_of
 from apressure.core.leases.clock import Term, since_boot
 from apressure.core.leases.renewal import Renewal
 from apressure.core.producer import AnyProducer
@@ -65,7 +67,10 @@ class Producer(AnyProducer[T, None]):
             with contextlib.suppress(QueueClosedError):  # another producer was first
                 await self._engine.close(timeout=None)  # it waits for an exclusive one of this object, too
 
-    async def put(self, item: T, timeout: float | None = None, *, deadline: float | None = None) -> None:
+    async def put(
+        self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None,
+        deadline: float | None = None,
+    ) -> None:  # fmt: skip
         """Put an item, as `AsyncQueue.put` does.
 
         Raises:
@@ -73,16 +78,21 @@ class Producer(AnyProducer[T, None]):
         """
         queue = self._entered_queue()
         if deadline is not None:
-            return await within(deadline, queue.name, self.put(item, timeout))
+            return await within(deadline, queue.name, self.put(item, timeout, delay=delay, at=at))
+        if due_of(delay, at) is not None:
+            raise NotImplementedError("TODO delays")
         return await self._send(Put([self._items.encode(item)]), timeout)
 
     async def put_many(
-        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, deadline: float | None = None
-    ) -> int:
+        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, delay: float | None = None,
+        at: datetime | None = None, deadline: float | None = None,
+    ) -> int:  # fmt: skip
         """Put items in order, as `AsyncQueue.put_many` does."""
         queue = self._entered_queue()
         if deadline is not None:
-            return await within(deadline, queue.name, self.put_many(items, timeout))
+            return await within(deadline, queue.name, self.put_many(items, timeout, delay=delay, at=at))
+        if due_of(delay, at) is not None:
+            raise NotImplementedError("TODO delays")
         return await queue.put_chunks(items, timeout, partial(put_chunk, self._send))
 
 

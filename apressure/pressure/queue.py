@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
@@ -11,6 +12,7 @@ from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.deadline import with_deadline, within
 from apressure.connection.client import Client, client_of
 from apressure.connection.settings import ClientOptions
+from apressure.core.due import due_of
 from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.items import Items
 from apressure.pressure.core import Core
@@ -110,8 +112,9 @@ class AsyncQueue(Core[T]):
             self._engine = Plain(self.client, keys, name, client is None)
 
     async def put(
-        self, item: T, timeout: float | None = None, force: bool = False, *, deadline: float | None = None
-    ) -> None:
+        self, item: T, timeout: float | None = None, force: bool = False, *, delay: float | None = None,
+        at: datetime | None = None, deadline: float | None = None,
+    ) -> None:  # fmt: skip
         """Put an item, waiting while the queue is full or another client has the producer role (specification: Put).
 
         Args:
@@ -119,6 +122,8 @@ class AsyncQueue(Core[T]):
             timeout: Seconds to wait for the queue at most; None to wait for ever, 0 for a single try. It does not limit
                 waits for the server: `retry_timeout` and `response_timeout` do.
             force: Put it even when the queue is full ("extraordinary situations", says the specification).
+            delay: Seconds after which it is due, from when the queue has accepted it; at most ten years.
+            at: When it is due, with a time zone. A time that has passed is now.
             deadline: Seconds for the whole operation. It also holds when the server is down or frozen.
 
         Raises:
@@ -134,13 +139,15 @@ class AsyncQueue(Core[T]):
         then raises: the item is in the queue, or not. `timeout=` gives a certain answer.
         """
         if deadline is not None:
-            return await within(deadline, self.name, self.put(item, timeout, force))
+            return await within(deadline, self.name, self.put(item, timeout, force, delay=delay, at=at))
+        if due_of(delay, at) is not None:
+            raise NotImplementedError("TODO delays")
         return await self._engine.put(Put([self._items.encode(item)]), timeout, force)
 
     @with_deadline()
     async def put_many(
         self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, force: bool = False,
-        *, deadline: float | None = None,
+        *, delay: float | None = None, at: datetime | None = None, deadline: float | None = None,
     ) -> int:  # fmt: skip
         """Put any number of items in order, as many in a step as there is room for.
 
@@ -149,6 +156,8 @@ class AsyncQueue(Core[T]):
                 items that were read and not put are lost when this fails. A consumer is refused.
             timeout: Seconds for all of them.
             force: Put them even when the queue is full.
+            delay: Seconds after which each is due; see `put`.
+            at: When all of them are due.
             deadline: Seconds for the whole operation; see `put`.
 
         Returns:
@@ -161,6 +170,8 @@ class AsyncQueue(Core[T]):
 
         Cancelled, the first of the items are in the queue, in order, and the others are not.
         """
+        if due_of(delay, at) is not None:
+            raise NotImplementedError("TODO delays")
         return await self.put_chunks(items, timeout, partial(put_chunk, partial(self._engine.put, force=force)))
 
     def producer(

@@ -26,7 +26,7 @@ class Batching(Handling):
         self._calls = 0  # handlers that run, or are about to
 
     def _places_taken(self) -> int:
-        too_many = max(0, self.tasks.retrying - self._arguments.max_pending_retries)
+        too_many = max(0, self.tasks.retrying - self._arguments.most_retries)
         return self._calls + len(self._batches) + too_many
 
     def _arrived(self, delivery: Delivery[Any]) -> None:

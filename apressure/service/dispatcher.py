@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 from apressure import logs
 from apressure.concurrency.backoff import Backoff
 from apressure.exceptions import DurabilityError, PressureError, QueueDoesNotExistError
-from apressure.protocols import Consumer, Delivery, DeliverySource, NotesErrors, Tally
+from apressure.protocols import Consumer, Delays, Delivery, DeliverySource, NotesErrors, Tally
 from apressure.service.options import Options
 from apressure.service.pace import Pace
 from apressure.service.pool import Member
+from apressure.service.retry import Retry
 from apressure.service.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("apressure")
 
-MAX_RETRY_DELAY: Final = 60.0
-"""Seconds: the pause before a retry does not grow beyond this (nor below the first one)."""
+MOST_RETRIES: Final = 100
+"""So many failed messages may wait in hand for their retry beside the handlers, where the queue cannot keep them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Arguments:
     Attributes:
         title: The name of the service in logs.
         role: The name of the handler in logs.
+        retry: How long to pause before retries.
+        ordered: Nothing overtakes a message that has failed.
         member: Shares the places of handlers with other services; None for a service that has its own.
         observe: Called with the seconds of each call of the handler; None if nobody looks on.
     """
@@ -46,8 +49,8 @@ class Arguments:
     concurrency: int
     deliveries: bool
     prefetch: int | None
-    retry_delay: float
-    max_pending_retries: int
+    retry: Backoff
+    ordered: bool
     shutdown_timeout: float
     lease: float | None
     max_hold: float | None
@@ -58,6 +61,11 @@ class Arguments:
     pace: Pace | None = None
     member: Member | None = None
     observe: Callable[[float], object] | None = None
+
+    @property
+    def most_retries(self) -> int:
+        """How many failed messages may wait in hand for their retry without taking the place of a handler."""
+        return 0 if self.ordered else MOST_RETRIES
 
     def consumer(self) -> Consumer[Delivery[Any]]:
         """Return a new consumer block of the queue."""
@@ -176,8 +184,14 @@ class Dispatcher(ABC):
         extra = {"event": "serve_continues", "queue": self._arguments.queue.name, "error": type(error).__name__}
         logger.warning("%s continues after an error: %s", self._arguments.title, error, extra=extra)
 
+    _in_hand_only = False
+    """Messages wait for their retry in hand, also where their queue could keep them."""
+
     async def _retry(self, delivery: Delivery[Any], error: BaseException, others: Sequence[Delivery[Any]] = ()) -> None:
-        """Give the message back after a pause. Until then it stays in flight, and counts as `retrying`.
+        """Have a message tried again after a pause. Meanwhile its queue keeps it: the pause outlives this process.
+
+        Where the queue cannot do that, and where others must not overtake it, it stays in flight until then, and counts
+        as `retrying`.
 
         Args:
             delivery: The message.
@@ -186,8 +200,15 @@ class Dispatcher(ABC):
         """
         failed = (delivery, *others)
         self.failed += len(failed)
-        first = self._arguments.retry_delay
-        pause = Backoff(first, max(MAX_RETRY_DELAY, first)).pause(delivery.attempts - 1)
+        kept = isinstance(delivery, Delays) and delivery.can_delay
+        kept = kept and not (self._in_hand_only or self._arguments.ordered)
+        most = self._arguments.queue.max_attempts
+        if kept and most is not None and delivery.attempts >= most:
+            pause = 0.0  # it goes to the dead letters
+        elif isinstance(error, Retry) and error.after is not None:
+            pause = error.after
+        else:
+            pause = self._arguments.retry.pause(delivery.attempts - 1)
         settled = "it had settled the delivery before" if delivery.settled else "on_error has settled the delivery"
         for each in failed:
             if isinstance(each, NotesErrors):
@@ -196,20 +217,24 @@ class Dispatcher(ABC):
             for each in failed:
                 await self._call_on_error(each, error)
         finally:
-            self._log_failure(delivery, error, settled if delivery.settled else "", pause, len(others))
+            self._log_failure(delivery, error, settled if delivery.settled else "", pause, len(others), kept)
         unsettled = [each for each in failed if not each.settled]
         if not unsettled or self.tasks.cancelled:
+            return
+        if kept:
+            await self._give_back(unsettled, pause)
             return
         with self.tasks.retry(len(unsettled)):
             await wait(self._stopped, pause)
             if not self._stopped.is_set():  # otherwise the consumer's block gives all messages back, in order
                 await self._give_back(unsettled)
 
-    async def _give_back(self, deliveries: Sequence[Delivery[Any]]) -> None:
+    async def _give_back(self, deliveries: Sequence[Delivery[Any]], pause: float = 0.0) -> None:
         most = self._arguments.queue.max_attempts
+        options: dict[str, Any] = {"delay": pause} if pause else {}
         for each in reversed(deliveries):  # the last one that goes back comes first
             with contextlib.suppress(PressureError):
-                await each.nack()
+                await each.nack(**options)
                 last = most is not None and each.attempts >= most
                 self.outcomes["dead_lettered" if last else "retried"] += 1
 
@@ -231,20 +256,23 @@ class Dispatcher(ABC):
             self._fail(failure)
 
     def _log_failure(
-        self, delivery: Delivery[Any], error: BaseException, outcome: str, pause: float, others: int
+        self, delivery: Delivery[Any], error: BaseException, outcome: str, pause: float, others: int, kept: bool
     ) -> None:
         name, most = self._arguments.queue.name, self._arguments.queue.max_attempts
         failed = logs.printable(delivery.id)
         if not outcome:
             last = most is not None and delivery.attempts >= most
             outcome = "it goes to the dead letters" if last else "it goes back"
-            if not (self.tasks.cancelled or self._stopped.is_set()):
+            if not self.tasks.cancelled and not (last if kept else self._stopped.is_set()):
                 outcome += f" in {pause:.1f} s"
-        logger.error(
-            "the %s of the delivery %s%s of the queue %r failed at attempt %d%s: %s",
-            self._arguments.role, failed, f" and {others} more" if others else "", name, delivery.attempts,
+        asked = isinstance(error, Retry)
+        logger.log(
+            logging.INFO if asked else logging.ERROR,
+            "the %s of the delivery %s%s of the queue %r %s at attempt %d%s: %s",
+            self._arguments.role, failed, f" and {others} more" if others else "", name,
+            f"asked for a retry ({error})" if asked else "failed", delivery.attempts,
             "" if most is None else f" of {most}", outcome,
-            exc_info=error,
+            exc_info=None if asked else error,
             extra={
                 "event": "handler_failed", "queue": name, "delivery": failed, "attempts": delivery.attempts,
                 "max_attempts": most, "error": type(error).__name__, "seconds": pause,

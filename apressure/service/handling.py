@@ -107,7 +107,7 @@ class Handling(Dispatcher):
     def _places_taken(self) -> int:
         """Return how many handlers run, or are about to, and how many failed items are too many to wait beside them."""
         retrying = self.tasks.retrying
-        waiting_beside = min(retrying, self._arguments.max_pending_retries)
+        waiting_beside = min(retrying, self._arguments.most_retries)
         return self._open - self._acknowledging - waiting_beside
 
     def _wake(self) -> None:

@@ -63,6 +63,8 @@ class Keyed(Handling):
     An item that failed goes back to the queue and comes again. Until then the others of its key wait here.
     """
 
+    _in_hand_only = True  # what the queue keeps comes behind the others of its key
+
     def __init__(self, arguments: Arguments, stopped: asyncio.Event) -> None:
         super().__init__(arguments, stopped)
         self._lanes: dict[Hashable, _Lane] = {}
@@ -79,7 +81,7 @@ class Keyed(Handling):
         concurrency = self._arguments.concurrency
         if self._held >= _HELD * concurrency and not self._returning:
             return concurrency
-        too_many = max(0, self.tasks.retrying - self._arguments.max_pending_retries)
+        too_many = max(0, self.tasks.retrying - self._arguments.most_retries)
         return self._calls + too_many
 
     async def _next(self, consumer: Consumer[Delivery[Any]]) -> Delivery[Any] | None:
@@ -182,9 +184,9 @@ class Keyed(Handling):
             self._open -= 1
             self.tasks.changed()
 
-    async def _give_back(self, deliveries: Sequence[Delivery[Any]]) -> None:
+    async def _give_back(self, deliveries: Sequence[Delivery[Any]], pause: float = 0.0) -> None:
         backs = [self._expect(lane, each) for each in deliveries if (lane := self._failing.get(each.id)) is not None]
-        await super()._give_back(deliveries)
+        await super()._give_back(deliveries, pause)
         for back in backs:
             if back is not None:
                 back.asked = self._asked

@@ -11,11 +11,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import Any, Final, TypeVar, overload
 
 from apressure import validation
+from apressure.concurrency.backoff import Backoff
 from apressure.exceptions import ExactlyOnceError, PressureError, QueueClosedError
 from apressure.protocols import AtomicSource, Delivery, Destination, Move, Mover, Observer, Source
 from apressure.service import handlers
 from apressure.service.dispatcher import Arguments
 from apressure.service.options import Options
+from apressure.service.retry import RETRY, checked_retry
 from apressure.service.service import Service
 from apressure.service.stages.flow import excused
 from apressure.service.stages.results import Many
@@ -27,7 +29,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _MOST: Final = 1_000_000
-_MOST_RETRIES: Final = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,14 +91,14 @@ class PutThenAcknowledge:
 async def pipe(
     source: Source[T], transform: Callable[[T], Awaitable[R | Many[R] | None] | AsyncIterator[R]],
     destination: Destination[R], *, batch: None = ..., concurrency: int = ..., close: bool = ...,
-    exactly_once: bool | None = ..., lease: float | None = ..., retry_delay: float = ..., shared: bool = ...,
+    exactly_once: bool | None = ..., lease: float | None = ..., retry: Backoff = ..., shared: bool = ...,
     observer: Observer | None = ...,
 ) -> Piped: ...  # fmt: skip
 @overload
 async def pipe(
     source: Source[T], transform: Callable[[list[T]], Awaitable[Iterable[R] | None] | AsyncIterator[R]],
     destination: Destination[R], *, batch: int, concurrency: int = ..., close: bool = ...,
-    exactly_once: bool | None = ..., lease: float | None = ..., retry_delay: float = ..., shared: bool = ...,
+    exactly_once: bool | None = ..., lease: float | None = ..., retry: Backoff = ..., shared: bool = ...,
     observer: Observer | None = ...,
 ) -> Piped: ...  # fmt: skip
 @validation.elsewhere(max_attempts=validation.MAX_ATTEMPTS_ELSEWHERE)
@@ -111,7 +112,7 @@ async def pipe(
     close: bool = False,
     exactly_once: bool | None = None,
     lease: float | None = None,
-    retry_delay: float = 1.0,
+    retry: Backoff = RETRY,
     shared: bool = False,
     observer: Observer | None = None,
 ) -> Piped:
@@ -142,7 +143,7 @@ async def pipe(
         exactly_once: True to raise where it is impossible. False to put first and acknowledge afterwards in any case.
             None for exactly once where it is possible.
         lease: Seconds after which another process gets the items when this one dies; None for the queue's default.
-        retry_delay: Seconds of the first pause before a retry; see `serve`.
+        retry: How long to pause before a retry; see `serve`.
         shared: Work on the source together with all stages that say so, each item in one of them. Every stage ends when
             the source is closed and empty, and no stage has an item in hand. A `FileQueue` and an `EventQueue` are
             always shared.
@@ -167,10 +168,10 @@ async def pipe(
     if batch is not None:
         validation.whole(batch, "batch", 1, _MOST)
     validation.whole(concurrency, "concurrency", 1, _MOST)
-    validation.seconds(retry_delay, "retry_delay")
+    checked_retry(retry)
     title = f"the pipe from {source.name!r} to {destination.name!r}"
     arguments = Arguments(
-        transform, source, concurrency, False, None, retry_delay, _MOST_RETRIES, 0.0, lease, None, shared, title,
+        transform, source, concurrency, False, None, retry, False, 0.0, lease, None, shared, title,
         "transform", Options(observer=observer),
     )  # fmt: skip
     arguments.options.check(source, deliveries=False, shared=shared)

@@ -11,6 +11,7 @@ from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 
 from apressure import validation
+from apressure.concurrency.backoff import Backoff
 from apressure.concurrency.signals import listening, when_set
 from apressure.protocols import Delivery, DeliverySource, Observer, Source
 from apressure.service import handlers
@@ -18,6 +19,7 @@ from apressure.service.dispatcher import Arguments
 from apressure.service.options import Options
 from apressure.service.pace import Pace
 from apressure.service.pool import Member, Pool, all_of
+from apressure.service.retry import RETRY, checked_retry
 from apressure.service.service import Served, Service
 
 if TYPE_CHECKING:
@@ -36,8 +38,8 @@ class HandlerOptions(TypedDict, total=False):
 
     concurrency: int
     prefetch: int | None
-    retry_delay: float
-    max_pending_retries: int
+    retry: Backoff
+    ordered: bool
     shutdown_timeout: float
     lease: float | None
     max_hold: float | None
@@ -119,8 +121,8 @@ async def serve(
     concurrency: int = 1,
     deliveries: bool = False,
     prefetch: int | None = None,
-    retry_delay: float = 1.0,
-    max_pending_retries: int = 100,
+    retry: Backoff = RETRY,
+    ordered: bool = False,
     shutdown_timeout: float = 30.0,
     lease: float | None = None,
     max_hold: float | None = None,
@@ -142,12 +144,15 @@ async def serve(
 ) -> Served:
     """Handle the messages of a queue, at-least-once, until the queue is closed and drained, or a signal comes.
 
-    An item is acknowledged when its handler has returned. If the handler raises, the error is logged, and the item
-    stays in flight for a pause that grows with its attempts. Then it goes back, first in line, and is tried again.
+    An item is acknowledged when its handler has returned. If the handler raises, the error is logged, and the item is
+    tried again after a pause that grows with its attempts. Its queue keeps it until then, with its attempts and the
+    error: no process holds it, so a kill or a restart neither loses it nor shortens the pause. `raise Retry(after=…)`
+    says how long. (A released okq cannot keep it, and with `key` or `ordered` nothing may overtake it: then it stays in
+    flight meanwhile, and up to 100 of them wait without taking the place of a handler.)
 
     Any number of services, in any number of processes, work on the same queue: each message goes to one of them, and
-    they begin messages in order. For the strict order of an `AsyncQueue`, use `shared=False` and `concurrency=1`: one
-    service works, and a second one waits and takes over when the first one ends or dies.
+    they begin messages in order. For the strict order of an `AsyncQueue`, use `ordered=True`: one service
+    works, and a second one waits and takes over when the first one ends or dies.
 
     Several queues share the handlers: `serve(handle, [urgent, normal, bulk])`, or with a handler for each
     `serve({urgent: f, normal: g})`. When a handler is free, the first of them that has a message gets it, so an urgent
@@ -168,10 +173,11 @@ async def serve(
         prefetch: How many messages to receive at a time; None lets the queue decide. An `AsyncQueue` then receives as
             many as the handlers finish in 50 ms, up to 1,000. Of several queues, all but the first then receive no more
             than `concurrency`.
-        retry_delay: Seconds of the first pause before a retry. Each further pause is twice as long, up to 60 s. A
-            random part of up to a half is taken off each.
-        max_pending_retries: How many failed items may wait for their retry without taking the slot of a handler. With 0
-            and `concurrency=1`, no item overtakes another.
+        retry: How long to pause before a retry, by the number of attempts. The default begins with a second and doubles
+            each pause, up to a minute, with jitter.
+        ordered: No item overtakes another, also when one fails: the others wait while it waits for its retry, in hand
+            and under its lease. Only with `concurrency=1`, and not with `batch` or `key`. An `AsyncQueue` is then not
+            shared by default. Without it, the others pass.
         shutdown_timeout: Seconds that handlers may take to finish after a signal; 0 cancels them at once.
         lease: Seconds after which another service gets the items when this process dies; None for the queue's default.
         max_hold: Seconds after which a service whose handlers are all stuck loses its items: no item was received or
@@ -179,7 +185,7 @@ async def serve(
             the queue's default, which is one hour.
         shared: Work on the queue together with other services, each message in one of them. False for the strict order
             of one service, with the others as standbys; all other kinds than an `AsyncQueue` are always shared. By
-            default, a service with `key` does not share, and any other one does.
+            default, a service with `key` or `ordered` does not share, and any other one does.
         timeout: Seconds for one handler; None for no limit. A handler that takes longer is cancelled, and has failed
             with a TimeoutError: its item is tried again as after any failure. A handler that returns in spite of the
             cancellation has handled its item.
@@ -243,8 +249,9 @@ async def serve(
         else:
             handlers.check_blocking(each)
     validation.whole(concurrency, "concurrency", 1, _MOST)
-    validation.whole(max_pending_retries, "max_pending_retries", 0, _MOST)
-    validation.seconds(retry_delay, "retry_delay")
+    checked_retry(retry)
+    if ordered and (concurrency > 1 or batch is not None or key is not None):
+        raise ValueError("ordered=True means one item after the other: leave out concurrency=, batch= and key=")
     validation.seconds(shutdown_timeout, "shutdown_timeout")
     if not isinstance(stop, asyncio.Event | None):
         raise TypeError(f"stop must be an asyncio.Event or None, not {type(stop).__name__}")
@@ -263,7 +270,7 @@ async def serve(
     for _, source in pairs:
         options.check(source, deliveries, shared)
     members = _members(len(pairs), concurrency, weights, ageing, options)
-    together = key is None if shared is None else shared
+    together = key is None and not ordered if shared is None else shared
     pace = None if rate is None else Pace(rate)
     if batch is not None and prefetch is None:
         prefetch = min(2 * batch * concurrency, _MOST_AHEAD)  # half of it is asked for at a time
@@ -271,8 +278,8 @@ async def serve(
     for number, (handle, source) in enumerate(pairs):
         ahead = min(concurrency, _MOST_AHEAD) if number and prefetch is None else prefetch
         arguments = Arguments(
-            handle, source, concurrency, deliveries, ahead, retry_delay, max_pending_retries, shutdown_timeout, lease,
-            max_hold, together, f"the service of the queue {source.name!r}", options=options, pace=pace,
+            handle, source, concurrency, deliveries, ahead, retry, ordered, shutdown_timeout, lease, max_hold,
+            together, f"the service of the queue {source.name!r}", options=options, pace=pace,
             member=members[number],
         )  # fmt: skip
         arguments.consumer()  # the queue checks `prefetch`, `lease` and `max_hold`, before anything begins

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
@@ -166,13 +167,18 @@ class Producer(Generic[T]):
     ) -> None:
         self._loop.call(lambda: self._behind.__aexit__(kind, error, traceback))
 
-    def put(self, item: T, timeout: float | None = None) -> Any:
+    def put(
+        self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None
+    ) -> Any:
         """Put an item, waiting while the queue is full; see `Queue.put`."""
-        return self._loop.call(lambda: self._behind.put(item, timeout))
+        return self._loop.call(lambda: self._behind.put(item, timeout, delay=delay, at=at))
 
-    def put_many(self, items: Iterable[T], timeout: float | None = None) -> int:
+    def put_many(
+        self, items: Iterable[T], timeout: float | None = None, *, delay: float | None = None,
+        at: datetime | None = None,
+    ) -> int:  # fmt: skip
         """Put items in order, waiting while the queue is full; see `Queue.put_many`."""
-        return put_in_chunks(self._loop, self._behind.put_many, items, timeout)
+        return put_in_chunks(self._loop, self._behind.put_many, items, timeout, delay=delay, at=at)
 
 
 class ClosingProducer(Producer[T]):

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from apressure import protocols
 from apressure.concurrency.loop_thread import LoopThread
-from apressure.protocols import NotesErrors
+from apressure.protocols import Delays, NotesErrors
 
 T = TypeVar("T")
 
@@ -53,6 +53,11 @@ class Delivery(Generic[T]):
         """Whether `ack` or `nack` has been called."""
         return bool(self._behind.settled)
 
+    @property
+    def can_delay(self) -> bool:
+        """Whether `nack(delay=)` works: its queue keeps delayed messages."""
+        return isinstance(self._behind, Delays) and self._behind.can_delay
+
     def ack(self) -> None:
         """Acknowledge the message: it never comes again. Raises LeaseLostError where it has gone back meanwhile."""
         self._loop.call(self._behind.ack)
@@ -65,13 +70,17 @@ class Delivery(Generic[T]):
         """
         self._loop.run(self._behind.ack_soon)
 
-    def nack(self, error: BaseException | str | None = None) -> None:
-        """Give the message back, first in line. Raises LeaseLostError where it has gone back meanwhile.
+    def nack(self, error: BaseException | str | None = None, *, delay: float | None = None) -> None:
+        """Give the message back, first in line, or with `delay=` for its time.
+
+        Raises LeaseLostError where it has gone back meanwhile.
 
         Args:
             error: Why, for dead letters; None keeps no error of this attempt.
+            delay: Seconds until it is due.
         """
-        self._loop.call(lambda: self._behind.nack() if error is None else self._behind.nack(error))
+        options = {} if delay is None else {"delay": delay}
+        self._loop.call(lambda: self._behind.nack(*(() if error is None else (error,)), **options))
 
     def note_error(self, error: BaseException | str) -> None:
         """Keep why this attempt failed, however the message goes back, on kinds of queue that keep it.

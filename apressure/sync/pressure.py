@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import TypeVar
 
 from apressure.pressure import producer as producers
@@ -37,15 +38,20 @@ class BlockingQueue(KindQueue[T]):
     requeue = blocking(AsyncQueue[T].requeue)
     statistics = blocking(AsyncQueue[T].statistics)
 
-    def put_many(self, items: Iterable[T], timeout: float | None = None, force: bool = False) -> int:
+    def put_many(
+        self, items: Iterable[T], timeout: float | None = None, force: bool = False, *, delay: float | None = None,
+        at: datetime | None = None,
+    ) -> int:  # fmt: skip
         """Put items in order, waiting while the queue is full; see `Queue.put_many`.
 
         Args:
             items: As for `Queue.put_many`.
             timeout: As for `Queue.put_many`.
             force: Put them even when the queue is full.
+            delay: As for `Queue.put_many`.
+            at: As for `Queue.put_many`.
         """
-        return put_in_chunks(self._loop, self._behind.put_many, items, timeout, force=force)
+        return put_in_chunks(self._loop, self._behind.put_many, items, timeout, force=force, delay=delay, at=at)
 
     @property
     def prefix(self) -> str:

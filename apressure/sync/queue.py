@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import os
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, TypeVar, overload
 
@@ -175,12 +176,16 @@ class Queue(Opening, Generic[T]):
     close = blocking(AsyncioQueue[T].close)
     delete = blocking(AsyncioQueue[T].delete)
 
-    def put(self, item: T, timeout: float | None = None) -> Any:
+    def put(
+        self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None
+    ) -> Any:
         """Put an item, waiting while the queue is full.
 
         Args:
             item: The item.
             timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
+            delay: Seconds after which it is due; see `put` of the kind of queue.
+            at: When it is due, with a time zone.
 
         Returns:
             What `put` of the kind of queue returns, such as an id.
@@ -192,22 +197,27 @@ class Queue(Opening, Generic[T]):
 
         After Ctrl-C the item is in the queue, or not; while `put` waits for room, it is not.
         """
-        return self._loop.call(lambda: self._behind.put(item, timeout))
+        return self._loop.call(lambda: self._behind.put(item, timeout, delay=delay, at=at))
 
-    def put_many(self, items: Iterable[T], timeout: float | None = None) -> int:
+    def put_many(
+        self, items: Iterable[T], timeout: float | None = None, *, delay: float | None = None,
+        at: datetime | None = None,
+    ) -> int:  # fmt: skip
         """Put items in order, waiting while the queue is full; returns how many.
 
         Args:
             items: The items. A generator runs in this thread, and is read ahead by up to 500 items. What was read and
                 not put is lost when this fails.
             timeout: Seconds for all of them.
+            delay: Seconds after which each is due.
+            at: When all of them are due.
 
         Raises:
             QueueFullError, QueueClosedError, PressureError: As for `put`. `accepted` says how many were put before.
 
         After Ctrl-C the first of the items are in the queue, in order, and the others are not.
         """
-        return put_in_chunks(self._loop, self._behind.put_many, items, timeout)
+        return put_in_chunks(self._loop, self._behind.put_many, items, timeout, delay=delay, at=at)
 
     def receive(self, timeout: float | None = None, lease: float | None = None) -> Delivery[T]:
         """Receive a message, waiting while the queue is empty. It is in flight until you acknowledge it.

@@ -16,6 +16,7 @@ from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
 from apressure.core.consumer import QueueConsumer
 from apressure.core.delivery import Hand
+from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of
 from apressure.core.leases.clock import since_boot
 from apressure.core.objects import QueueObject
@@ -201,12 +202,16 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
 
     # What is behind puts.
 
-    async def _put_one(self, message: bytes, timeout: float | None) -> str:
+    async def _put_one(self, message: bytes, timeout: float | None, due: Due | None) -> str:
+        if due is not None:
+            raise NotImplementedError("TODO delays")
         task_id = new_id()
         await self._put(Put([(task_id, message, b"")], self._expected), timeout)
         return task_id.decode()
 
-    async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress) -> None:
+    async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:
+        if due is not None:
+            raise NotImplementedError("TODO delays")
         tasks: list[New] = [(new_id(), parameters, b"") for parameters in chunk]
         put = Put(tasks, self._expected)
         try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from apressure.core.delivery import BatchedDelivery, Hand
+from apressure.core.due import Due
 from apressure.core.leases.clock import since_boot
 from apressure.protocols import LONGEST_LEASE
 from apressure.tasks.engine.answers import Reserved
@@ -149,7 +150,13 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
         """The change that gives it back."""
         return Change("nack", self.claim, self.failure, self._note_of_error)
 
-    def _change(self, back: bool) -> Change:
+    @property
+    def can_delay(self) -> bool:
+        return False
+
+    def _change(self, back: bool, due: Due | None = None) -> Change:
+        if due is not None:
+            raise NotImplementedError("TODO delays")
         return self.nacked if back else Change("complete", self.claim, NO_RESULT)
 
     def _ack_soon(self) -> None:

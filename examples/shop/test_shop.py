@@ -7,7 +7,7 @@ import pytest
 import worker
 from shop import Order, accept, invoices
 
-from apressure import serve
+from apressure import Backoff, serve
 
 
 def test_orders_become_invoices_and_a_wrong_one_a_dead_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +20,7 @@ def test_orders_become_invoices_and_a_wrong_one_a_dead_letter(tmp_path: Path, mo
             assert await accept(queue, Order(2, -1)) == 202
             assert await accept(queue, Order(3, 100), patience=0) == 503  # the queue is full
             await queue.close()
-            await serve(worker.make_invoice, queue, retry_delay=0.01)
+            await serve(worker.make_invoice, queue, retry=Backoff(0.01))
             assert [letter.error.message for letter in await queue.dead_letters()] == ["order 2 has no amount"]
 
     asyncio.run(story())

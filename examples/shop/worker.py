@@ -5,7 +5,7 @@ from pathlib import Path
 
 from shop import Order, invoices
 
-from apressure import serve
+from apressure import Backoff, serve
 
 FOLDER = Path("made")
 
@@ -20,7 +20,7 @@ async def make_invoice(order: Order) -> None:
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    service = serve(make_invoice, invoices(), concurrency=4, lease=5, retry_delay=0.1, shutdown_timeout=20)
+    service = serve(make_invoice, invoices(), concurrency=4, lease=5, retry=Backoff(0.1), shutdown_timeout=20)
     print(asyncio.run(service))
 
 

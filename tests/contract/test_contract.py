@@ -12,7 +12,7 @@ import pytest
 
 from apressure import AsyncQueue, EventQueue, FileQueue, QueueDoesNotExistError, TaskQueue
 from apressure.testing import MemoryQueue, MemoryServer
-from apressure.testing.contract import DeadLetterContract, Opener, PauseContract, QueueContract
+from apressure.testing.contract import DeadLetterContract, DelayContract, Opener, PauseContract, QueueContract
 from tests.integration.files.conftest import MODES
 
 
@@ -53,7 +53,7 @@ class TestSharedConsumer(QueueContract, DeadLetterContract, PauseContract):
                     await queue.delete()
 
 
-class TestEventQueue(QueueContract, DeadLetterContract, PauseContract):
+class TestEventQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -80,7 +80,7 @@ class TestFakeRedis(QueueContract, DeadLetterContract, PauseContract):
             yield open_queue
 
 
-class TestFakeRedisEvents(QueueContract, DeadLetterContract, PauseContract):
+class TestFakeRedisEvents(QueueContract, DeadLetterContract, PauseContract, DelayContract):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
         server = fakeredis.FakeServer()
@@ -132,7 +132,7 @@ class TestFileQueue(QueueContract, DeadLetterContract, PauseContract):
             yield open_queue
 
 
-class TestMemoryQueue(QueueContract, DeadLetterContract, PauseContract):
+class TestMemoryQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
         server = MemoryServer()

@@ -15,6 +15,7 @@ import pytest
 import apressure
 from apressure import (
     AsyncQueue,
+    Backoff,
     EventQueue,
     ExactlyOnceError,
     FileQueue,
@@ -203,7 +204,7 @@ async def test_what_fails_is_tried_again_and_then_a_dead_letter(pipe: Pipe, open
             raise ValueError(item)
         return item
 
-    done = await in_time(pipe(source, transform, destination, retry_delay=0))
+    done = await in_time(pipe(source, transform, destination, retry=Backoff(0)))
     assert (done.handled, done.failed) == (9, 3)
     assert sorted(await contents(destination)) == sorted(set(ITEMS) - {b"3"})
 
@@ -214,7 +215,7 @@ async def test_a_result_that_cannot_be_put_fails_alone(pipe: Pipe, open_queue: O
     async def transform(item: bytes) -> Any:
         return 5 if item == b"3" else item
 
-    done = await in_time(pipe(source, transform, destination, retry_delay=0))
+    done = await in_time(pipe(source, transform, destination, retry=Backoff(0)))
     assert (done.handled, done.failed) == (9, 1)
     assert sorted(set(await contents(destination))) == sorted(set(ITEMS) - {b"3"})
 

@@ -39,6 +39,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "paused": mostly(None, "1:somebody", ["x"]),
     "resumed": mostly(None, ["1"]),
     "errors": mostly(None, {"a": "1:failed"}, "x"),
+    "delayed": mostly(None, {"d": FAR}, {"d": 1}, {"a": 1}, {"a": 1, "d": FAR}, "x"),
+    "later": mostly(None, {"d": "4"}, {"d": "4", "a": "5"}, "x"),
     "op": st.sampled_from([None, "6:k", "6:1:a"])
     | mostly("6:", "7:k", "7:1:a", "8:1", ":", "x", "9" * 14 + ":", ["x"]),
 }  # fmt: skip
@@ -46,7 +48,7 @@ locks = st.fixed_dictionaries(
     {"a": mostly(None, "theirs"), "b": mostly(None, "theirs", "mine"), "c": mostly("mine", None, "theirs", "")}
 )
 states = st.tuples(st.fixed_dictionaries({word: VALUES[word] for word in WORDS}), locks)
-ids = mostly("new", "a", "c", "")
+ids = mostly("new", "a", "c", "d", "")
 ARGUMENTS: dict[str, st.SearchStrategy[list[Any]]] = {
     "push": st.tuples(
         st.just(7), mostly(0, 1), st.sampled_from([0, 1]), mostly(0, 1, 2), mostly(0, 1), ids,
@@ -59,7 +61,8 @@ ARGUMENTS: dict[str, st.SearchStrategy[list[Any]]] = {
     "settle": st.tuples(
         st.just(7), mostly(0, 1), mostly("ack", "nack", "unseen", "fail"), st.sampled_from([0, 1]),
         mostly("c", "a", "b", "new"), st.sampled_from(["", "mine"]),
-    ).map(list) | st.sampled_from([[7, 0, "ack", 1, "c", "", "b", ""], [7, 0, "fail", 0, "c", "", "failed"]]),
+    ).map(list) | st.sampled_from([[7, 0, "ack", 1, "c", "", "b", ""], [7, 0, "fail", 0, "c", "", "failed"]])
+    | st.sampled_from([[7, 0, "later", 0, "c", "mine", "failed", "500"], [7, 0, "later", 0, "c", "", "", f"@{FAR}"]]),
 }  # fmt: skip
 
 READ = """
@@ -80,7 +83,7 @@ def write(db: redis.Redis, state: tuple[dict[str, Any], dict[str, Any]]) -> None
         value = values[word]
         if isinstance(value, list):
             pipe.rpush(name, *value)
-        elif isinstance(value, dict) and word in ("expiry", "consumers"):
+        elif isinstance(value, dict) and word in ("expiry", "consumers", "delayed"):
             pipe.zadd(name, value)
         elif isinstance(value, dict):
             pipe.hset(name, mapping=value)
@@ -163,6 +166,8 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "paused": ("1:somebody", ["x"]),
     "resumed": (["1"], "x"),
     "errors": ({"a": "1:failed"}, "x"),
+    "delayed": ({"d": FAR}, {"d": 1}, "x"),
+    "later": ({"d": "4"}, "x"),
     "op": (None, "", ":", "x", "7:k", "7:", "7:1:a", "8:k", "6:", "6", "10:k", "9" * 14 + ":k", ["x"]),
 }
 

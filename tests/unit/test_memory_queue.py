@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from apressure import (
+    Backoff,
     DeadlineOutcomeUnknownError,
     DecodeError,
     LeaseLostError,
@@ -211,7 +212,7 @@ async def test_a_handler_is_tried_again() -> None:
         async def handle(item: bytes) -> None:
             raise LookupError(item.decode())
 
-        served = await serve(handle, queue, retry_delay=0, signals=())
+        served = await serve(handle, queue, retry=Backoff(0), signals=())
         assert served.failed == 2
         (letter,) = await queue.dead_letters()
         assert (letter.attempts, letter.reason) == (2, "LookupError: 1")

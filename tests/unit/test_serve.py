@@ -180,7 +180,7 @@ async def test_every_item_is_handled_once_and_failures_are_tried_again() -> None
             raise LookupError(item)
         handled.append(item)
 
-    assert await serve(handle, queue, concurrency=2, retry_delay=0, signals=()) == Served(handled=4, failed=2)
+    assert await serve(handle, queue, concurrency=2, retry=Backoff(0), signals=()) == Served(handled=4, failed=2)
     assert sorted(handled) == sorted(queue.acknowledged) == [0, 1, 2, 3]
     assert (queue.opened, queue.closed) == (True, True)
 
@@ -232,7 +232,7 @@ async def test_an_item_that_cannot_be_decoded_fails() -> None:
         if not delivery.redelivered:
             print(delivery.item)
 
-    assert await serve(handle, queue, deliveries=True, retry_delay=0, signals=()) == Served(handled=1, failed=1)
+    assert await serve(handle, queue, deliveries=True, retry=Backoff(0), signals=()) == Served(handled=1, failed=1)
 
 
 async def test_a_queue_that_does_not_exist_is_an_error() -> None:
@@ -312,7 +312,7 @@ async def test_a_handler_that_takes_longer_than_its_timeout_has_failed(caplog: p
                 raise
 
     with caplog.at_level(logging.ERROR, "apressure"):
-        served = await serve(handle, queue, deliveries=True, timeout=0.01, retry_delay=0, signals=())
+        served = await serve(handle, queue, deliveries=True, timeout=0.01, retry=Backoff(0), signals=())
     assert served == Served(handled=2, failed=1)
     assert cancelled == ["0/1"]
     (record,) = caplog.records
@@ -327,7 +327,7 @@ async def test_a_handler_may_raise_a_timeout_error_of_its_own(caplog: pytest.Log
         if errors:
             raise errors.pop()
 
-    await serve(handle, MemoryQueue(0), timeout=60, retry_delay=0, signals=())
+    await serve(handle, MemoryQueue(0), timeout=60, retry=Backoff(0), signals=())
     assert "of a database" in caplog.text
 
 
@@ -343,7 +343,7 @@ async def test_messages_that_are_lost_while_a_handler_overruns_are_not_waited_fo
 
     # The pause before the retry is an hour: only the loss may end it.
     async with asyncio.timeout(60):
-        await serve(handle, queue, deliveries=True, timeout=0.01, retry_delay=3600, signals=())
+        await serve(handle, queue, deliveries=True, timeout=0.01, retry=Backoff(3600), signals=())
 
 
 async def test_a_stop_event_lets_handlers_finish_and_gives_the_rest_back() -> None:
@@ -378,7 +378,7 @@ async def test_on_error_is_told_of_each_failure(asynchronous: bool, caplog: pyte
             raise errors.pop()
 
     served = await serve(
-        handle, MemoryQueue(7), on_error=note_later if asynchronous else note, retry_delay=0, signals=()
+        handle, MemoryQueue(7), on_error=note_later if asynchronous else note, retry=Backoff(0), signals=()
     )
     assert served == Served(handled=1, failed=2)
     assert told == [("7/1", "ValueError(0)"), ("7/2", "ValueError(1)")]
@@ -413,7 +413,7 @@ async def test_an_error_in_on_error_is_logged_and_the_item_tried_again(
     def fail(delivery: Delivery[int], failure: BaseException) -> None:
         raise error
 
-    assert await serve(handle, MemoryQueue(7), on_error=fail, retry_delay=0, signals=()) == Served(1, 1)
+    assert await serve(handle, MemoryQueue(7), on_error=fail, retry=Backoff(0), signals=()) == Served(1, 1)
     first, second = caplog.records
     assert first.message == "on_error failed for the delivery 7/1 of the queue 'numbers'"
     assert first.exc_info is not None
@@ -502,7 +502,7 @@ async def test_a_handler_that_cancels_its_own_task_disturbs_no_other(waits: bool
             await asyncio.sleep(0)
 
     queue = MemoryQueue(*range(5))
-    served = await serve(handle, queue, deliveries=True, retry_delay=0, signals=())
+    served = await serve(handle, queue, deliveries=True, retry=Backoff(0), signals=())
     assert served == Served(handled=5, failed=int(waits))
     assert sorted(queue.acknowledged) == list(range(5))
 
@@ -570,7 +570,7 @@ async def test_no_more_batches_are_handled_at_a_time_than_concurrency_allows() -
 
     fails = [ValueError(), ValueError()]
     queue = MemoryQueue(*range(20))
-    served = await serve(handle, queue, batch=3, concurrency=2, retry_delay=0, signals=())
+    served = await serve(handle, queue, batch=3, concurrency=2, retry=Backoff(0), signals=())
     assert served == Served(handled=20, failed=4)  # three items in the batch, then one that comes again alone
     assert most == 2
     assert sorted(queue.acknowledged) == list(range(20))
@@ -590,7 +590,7 @@ async def test_a_failed_batch_fails_what_it_has_not_settled_and_comes_again_item
             raise ValueError
 
     served = await serve(
-        handle, queue, deliveries=True, batch=4, retry_delay=0, signals=(),
+        handle, queue, deliveries=True, batch=4, retry=Backoff(0), signals=(),
         on_error=lambda delivery, error: told.append(delivery.id),
     )  # fmt: skip
     assert served == Served(handled=4, failed=3)
@@ -685,7 +685,7 @@ async def test_a_blocking_handler_runs_in_an_executor() -> None:
 
     queue = MemoryQueue(0, 1, 2)
     with ThreadPoolExecutor(2, "ours") as executor:
-        served = await serve(handle, queue, executor=executor, concurrency=2, retry_delay=0, signals=())
+        served = await serve(handle, queue, executor=executor, concurrency=2, retry=Backoff(0), signals=())
     assert served == Served(handled=3, failed=2)
     assert {name.split("_")[0] for name in threads} == {"ours"}
 
@@ -722,7 +722,11 @@ async def test_what_cannot_go_with_an_executor_is_refused(caplog: pytest.LogCapt
             await serve(functools.partial(nothing), MemoryQueue(0), executor=executor, signals=())
         answers = [nothing(0)]
         served = await serve(
-            lambda _: answers.pop() if answers else None, MemoryQueue(0), executor=executor, retry_delay=0, signals=()
+            lambda _: answers.pop() if answers else None,
+            MemoryQueue(0),
+            executor=executor,
+            retry=Backoff(0),
+            signals=(),
         )
         assert served == Served(handled=1, failed=1)
         assert "must be a synchronous function: it returned <coroutine" in caplog.text
@@ -749,7 +753,7 @@ async def test_items_of_one_key_are_handled_in_order_and_different_keys_side_by_
         ended.setdefault(key, []).append(item)
 
     queue = MemoryQueue(*range(100))
-    served = await serve(handle, queue, key=lambda item: item % 10, concurrency=4, retry_delay=0.001, signals=())
+    served = await serve(handle, queue, key=lambda item: item % 10, concurrency=4, retry=Backoff(0.001), signals=())
     assert served == Served(handled=100, failed=3)
     assert ended == {key: list(range(key, 100, 10)) for key in range(10)}
     assert most == 4
@@ -772,7 +776,9 @@ async def test_a_key_goes_on_when_its_failed_item_does_not_come_again() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MemoryDelivery, "nack", purged)
-        served = await serve(handle, queue, deliveries=True, key=lambda _: 0, concurrency=2, retry_delay=0, signals=())
+        served = await serve(
+            handle, queue, deliveries=True, key=lambda _: 0, concurrency=2, retry=Backoff(0), signals=()
+        )
     assert served == Served(handled=2, failed=1)
     assert ended == [1, 2]
 
@@ -815,7 +821,7 @@ async def test_a_key_goes_on_when_nothing_comes_for_a_while(monkeypatch: pytest.
     monkeypatch.setattr(keyed, "_GONE_SECONDS", 0.02)
     queue = MemoryQueue(0, 1)
     async with asyncio.timeout(60):
-        served = await serve(handle, queue, key=lambda _: 0, concurrency=2, retry_delay=0.01, signals=())
+        served = await serve(handle, queue, key=lambda _: 0, concurrency=2, retry=Backoff(0.01), signals=())
     assert served == Served(handled=1, failed=1)
 
 

@@ -85,7 +85,7 @@ async def test_each_caller_gets_an_error_of_its_own() -> None:
     steps.send_settle = lambda _series, _how, claims, _anywhere, on_answer: Steps.send_settle(
         steps, [Change("complete", Claim(name, token, b"node")) for name, token in claims], 0, on_answer
     )
-    settler = EventSettler(steps, keep_errors=False)
+    settler = EventSettler(steps, keep_errors=False, max_attempts=None)
     settling = [
         asyncio.create_task(settler.settle(batching.Change("ack", (name, b"token")))) for name in (b"a", b"b", b"c")
     ]

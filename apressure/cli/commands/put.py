@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 from apressure.cli.asking import told
 from apressure.cli.exits import UsageError
@@ -23,6 +23,7 @@ from apressure.cli.options import (
     Timeout,
     durability_of,
     framing_of,
+    moment_of,
     option,
 )
 from apressure.cli.running import Remains, execute
@@ -50,12 +51,22 @@ def put(
     max_size: MaxSize = DEFAULT_LIMIT,
     timeout: Timeout = None,
     force: Annotated[bool, option("force", "Put items even if the queue is full. Only into an AsyncQueue.")] = False,
+    delay: Annotated[float | None, option("delay", "Consumers get the items after it.", "SECONDS", min=0)] = None,
+    at: Annotated[
+        Any,
+        option(
+            "at",
+            "Consumers get the items then: ISO 8601, in local time unless it names a zone, or seconds since 1970.",
+            "TIME",
+            parser=moment_of,
+        ),
+    ] = None,
     parse: Annotated[bool, option("parse", "Read the items as JSON: tasks take them for strings otherwise.")] = False,
     ids: Annotated[bool, option("ids", "Print the id of each item. The items of an AsyncQueue have none.")] = False,
     replicas: Replicas = 0,
     fsync: Fsync = False,
     progress: Progress = None,
-) -> None:
+) -> None:  # fmt: skip
     """Put items into a queue: the arguments, or each line of standard input.
 
     While the queue is full, the command waits and reads no more input, so the writer of the pipe waits, too.
@@ -81,13 +92,16 @@ def put(
         if bound is not None and not create:
             raise UsageError("--bound needs --create: give both options")
         _check(address, force, ids)
+        options = _options(force, delay, at)
         convert = message_of(address, parse)
         sizes = {"max_message_size": max(max_size, *map(len, given), 1)} if address.kind == "files" else {}
         with meter:
             async with common.open(address, durability=durability_of(address, replicas, fsync), **sizes) as opened:
                 if create:
                     await opened.create(bound or 0, exist_ok=True)
-                feeder = Feeder(opened, meter, convert, timeout=timeout, force=force, on_id=on_id if ids else None)
+                feeder = Feeder(
+                    opened, meter, convert, timeout=timeout, on_id=on_id if ids else None, **options
+                )  # fmt: skip
                 if given:
                     await feeder.put(given)
                 else:
@@ -127,6 +141,14 @@ def _check(address: QueueAddress, force: bool, ids: bool) -> None:
         raise UsageError(f"--force is for an AsyncQueue: {address} always keeps its bound. Leave it out")
     if ids and address.kind == "queue":
         raise UsageError("--ids is not for an AsyncQueue, whose items have no ids. Leave it out")
+
+
+def _options(force: bool, delay: float | None, at: Any) -> dict[str, Any]:
+    """Return the further arguments of `put` and `put_many`."""
+    if delay is not None and at is not None:
+        raise UsageError("--delay and --at both say when: give one of them")
+    options = {"force": force or None, "delay": delay, "at": at}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _input_size() -> int | None:

@@ -24,6 +24,7 @@ from apressure.cli.options import (
 )
 from apressure.cli.running import execute
 from apressure.cli.show import answer
+from apressure.concurrency.backoff import Backoff
 from apressure.service.service import Served
 from apressure.worker import processes
 from apressure.worker.loading import TargetError, load
@@ -101,7 +102,8 @@ def worker(
             raise typer.Exit(code)
         return
     options = {
-        "codec": codec, "max_attempts": max_attempts, "concurrency": concurrency, "retry_delay": retry_delay,
+        "codec": codec, "max_attempts": max_attempts, "concurrency": concurrency,
+        "retry": None if retry_delay is None else Backoff(retry_delay),
         "timeout": timeout, "rate": rate, "weights": weights, "shutdown_timeout": shutdown_timeout, "bound": bound,
         "create": create or None,
     }  # fmt: skip

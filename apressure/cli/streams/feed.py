@@ -35,8 +35,8 @@ class Feeder:
         meter: Counts the items that were put.
         convert: Makes a message of an item.
         timeout: Seconds to wait for room, or for another producer, each time; None to wait for ever.
-        force: Put items even if the queue is full: an `AsyncQueue` can.
         on_id: Is called with the id of each item; then each is put in a step of its own.
+        **options: Further arguments of `put` and `put_many`, such as `delay`.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class Feeder:
         convert: Callable[[bytes], bytes],
         *,
         timeout: float | None = None,
-        force: bool = False,
         on_id: Callable[[str], None] | None = None,
+        **options: Any,
     ) -> None:
         self._queue = queue
         self._meter = meter
         self._convert = convert
         self._timeout = timeout
-        self._forced = {"force": True} if force else {}
+        self._options = options
         self._on_id = on_id
         self._unput: deque[bytes] = deque()
         self._decoder: Decoder | None = None
@@ -69,7 +69,7 @@ class Feeder:
     async def put_stream(self, source: Input, decoder: Decoder) -> None:
         """Put the items of `source` until it ends, each one as soon as it is complete."""
         self._decoder = decoder
-        bound = 0 if self._forced else await self._bound()
+        bound = 0 if self._options.get("force") else await self._bound()
         size = _SMALLEST if bound else _LARGEST
         while data := await source.read(size):
             items = decoder.feed(data)
@@ -97,18 +97,18 @@ class Feeder:
             raise
         self._unput.extend(messages)
         while self._on_id is not None and self._unput:
-            await self._step(self._queue.put(self._unput[0], timeout=self._timeout))
+            await self._step(self._queue.put(self._unput[0], timeout=self._timeout, **self._options))
         while self._unput:
             batch = list(itertools.islice(self._unput, self._window))
             before = self._meter.messages
             try:
-                await self._step(self._queue.put_many(batch, timeout=0, **self._forced))
+                await self._step(self._queue.put_many(batch, timeout=0, **self._options))
                 self._window = min(_BATCH, 2 * self._window)
             except (QueueFullError, QueueInUseError):
                 # A queue that is nearly full takes few items, so send it few.
                 self._window = max(1, 2 * (self._meter.messages - before))
                 if self._unput:
-                    await self._step(self._queue.put(self._unput[0], timeout=self._timeout, **self._forced))
+                    await self._step(self._queue.put(self._unput[0], timeout=self._timeout, **self._options))
 
     async def _step(self, operation: Coroutine[Any, Any, int | str | None]) -> None:
         """Count the items that the operation puts. When cancelled, unblock the operation, so that it has a result."""

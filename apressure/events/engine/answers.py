@@ -70,6 +70,8 @@ class Status(NamedTuple):
         dead: Dead letters.
         due: Milliseconds until a claim may expire; None if nothing is claimed.
         paused: Whether it is paused.
+        delayed: Events that wait for their time.
+        next_due: Milliseconds until the first of these is due; None if there is none.
     """
 
     bound: int
@@ -82,11 +84,13 @@ class Status(NamedTuple):
     dead: int
     due: int | None
     paused: bool
+    delayed: int = 0
+    next_due: int | None = None
 
     @property
     def exists(self) -> bool:
         """Whether there is such a queue: it was created, or has events or consumers."""
-        return self.created or bool(self.waiting or self.claimed or self.contents or self.consumers)
+        return self.created or bool(self.waiting or self.claimed or self.contents or self.consumers or self.delayed)
 
 
 def duplicate(name: str, event: bytes) -> DuplicateEventError:
@@ -123,10 +127,10 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:  # noqa: PLR0912 (o
             reason: Reason = answer[0].decode()
             return Wait(reason, answer[1] if answer[1] >= 0 else None, answer[2] == 1)
         case b"status":
-            bound, waiting, claimed, contents, consumers, is_closed, dead, due, paused = answer[1:]
+            bound, waiting, claimed, contents, consumers, is_closed, dead, due, paused, delayed, next_due = answer[1:]
             return Status(
                 max(0, bound), bound >= 0, waiting, claimed, contents, consumers, is_closed == 1, dead,
-                due if due >= 0 else None, paused == 1,
+                due if due >= 0 else None, paused == 1, delayed, next_due if next_due >= 0 else None,
             )  # fmt: skip
         case b"healed":
             return answer[1], answer[2] if answer[2] >= 0 else None

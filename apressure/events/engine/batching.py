@@ -25,8 +25,8 @@ Pair = tuple[bytes, bytes]
 """An event's id and its contents."""
 
 
-class Push(Putting[Pair]):
-    """Events on their way into the queue."""
+class Push(Putting[Any]):
+    """Events on their way into the queue: pairs, or for `DelayLane` triples with when each is due."""
 
 
 class PushLane(PuttingLane[Push]):
@@ -56,6 +56,14 @@ class PushLane(PuttingLane[Push]):
         if b"d" not in answer[begin:end]:
             return None  # only `put(id=…)` gives ids that may be in use, one at a time
         return duplicate(self._steps.name, entry.items[0][0])
+
+
+class DelayLane(PushLane):
+    """The puts of a client's tasks for later."""
+
+    def _put(self, items: Sequence[Any], expected: bool) -> Request:
+        self._waits.take_room()
+        return self._steps.send_delay(self._series, items, expected, self._answered)
 
 
 class PopLane(TakeLane[Want, Event]):
@@ -115,19 +123,25 @@ class EventSettler(Settler[Change, bool]):
     Args:
         steps: The queue's steps.
         keep_errors: Keep the errors of events that go back.
+        max_attempts: How often an event is delivered at most; None for no limit.
 
     Attributes:
-        keep_errors: As given.
+        keep_errors: As given, where there may be dead letters.
     """
 
     _most = MAX_EVENTS
     _at_a_time = 1
     _steps: EventSteps
 
-    def __init__(self, steps: EventSteps, keep_errors: bool) -> None:
+    def __init__(self, steps: EventSteps, keep_errors: bool, max_attempts: int | None) -> None:
         super().__init__(steps)
-        self.keep_errors = keep_errors
+        self.keep_errors = keep_errors and max_attempts is not None
+        self._max_attempts = max_attempts
         self._series = steps.series()
+
+    def is_last(self, attempts: int) -> bool:
+        """Whether an event that was delivered so often becomes a dead letter when it goes back."""
+        return self._max_attempts is not None and attempts >= self._max_attempts
 
     def _settle(self, changes: Sequence[Change], on_answer: OnAnswer) -> None:
         self._steps.send_settle(self._series, changes[0].how, [change.claim for change in changes], False, on_answer)

@@ -93,6 +93,13 @@ class EventSteps(StepSender):
         ]  # fmt: skip
         return self._send(series.call("push"), arguments, on_answer, 1)
 
+    def send_delay(
+        self, series: Series, events: Iterable[tuple[bytes, bytes, bytes]], expected: bool, on_answer: OnAnswer
+    ) -> Request:
+        """Put events for later, given as (id, contents, `Due.encoded`); otherwise as `send_push`."""
+        arguments: list[Argument] = [series.next(), b"0", flag(expected), *itertools.chain.from_iterable(events)]
+        return self._send(series.call("delay"), arguments, on_answer, 1)
+
     def send_pop(self, series: Series, most: int, want: Want, place: bytes, on_answer: OnAnswer) -> Request:
         """Pop and claim up to `most` events, fewer if they are large. Answers with `Popped` or a `Wait`.
 
@@ -119,8 +126,9 @@ class EventSteps(StepSender):
         Args:
             series: The sender's series.
             how: `"ack"`; `"nack"` puts them back, first in line, and `"fail"` keeps errors, too: then each claim is
-                followed by one as `apressure.dead_letters.encode` returns it, or nothing. `"unseen"` puts them back
-                without counting as an attempt.
+                followed by one as `apressure.dead_letters.encode` returns it, or nothing. `"later"` has them wait for
+                their time: then an error, or nothing, is followed by `Due.encoded`. `"unseen"` puts them back without
+                counting as an attempt.
             claims: The events.
             anywhere: Acknowledge events that have gone back and wait, too, as okq's QACK does.
             on_answer: Receives the answer.

@@ -156,6 +156,14 @@ def no_extend(name: str) -> ServerTooOldError:
     )
 
 
+def no_delays(name: str) -> ServerTooOldError:
+    """Return the error for an event that should be delayed."""
+    return ServerTooOldError(
+        f"an event of the queue {name!r} cannot be delayed: okq's commands know no delays. Use EventQueue with the "
+        "URL of the server's Redis (redis://…), which works on the same queue"
+    )
+
+
 def no_limit(name: str) -> ServerTooOldError:
     """Return the error for a limit of attempts."""
     return ServerTooOldError(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from apressure.core.due import Due
 from apressure.core.leases.clock import since_boot
 from apressure.events.delivery import EventDelivery
 from apressure.events.engine.batching import Change
 from apressure.events.remote.commands import Commands
-from apressure.events.remote.connection import no_extend
+from apressure.events.remote.connection import no_delays, no_extend
 
 T = TypeVar("T")
 
@@ -47,6 +48,15 @@ class RemoteEventDelivery(EventDelivery[T]):
         self.settled = True
         if self._in_hand is not None:
             self._in_hand.claims.pop(self, None)  # what has gone back may be acknowledged all the same
+
+    @property
+    def can_delay(self) -> bool:
+        return False
+
+    def _change(self, back: bool, due: Due | None = None) -> Change:
+        if due is not None:
+            raise no_delays(self.queue)
+        return super()._change(back)
 
     async def _make(self, change: Change) -> bool:
         return (change.how == "ack" or self.certain) and await super()._make(change)

@@ -17,6 +17,7 @@ from apressure.concurrency.handover import note_taken
 from apressure.connection.settings import MAX_NAME
 from apressure.core.counts import Counts
 from apressure.core.delivery import Hand
+from apressure.core.due import Due
 from apressure.core.leases.clock import since_boot
 from apressure.core.waiting import Wait
 from apressure.events.delivery import EventDelivery
@@ -26,6 +27,7 @@ from apressure.events.engine.batching import Change, Pair
 from apressure.events.engine.steps import MAX_EVENTS
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import Commands, Popped, encoded
+from apressure.events.remote.connection import no_delays
 from apressure.events.remote.delivery import RemoteEventDelivery
 from apressure.events.remote.notices import Notices
 from apressure.exceptions import PressureError, Role, ServerTooOldError
@@ -102,16 +104,19 @@ class OkqDriver(EventDriver[OkqClient, T]):
 
     # Events.
 
-    async def put(self, event: Pair, timeout: float | None, front: bool, given: bool) -> None:
-        await self.put_many([event], timeout, Progress(), front, given)
+    async def put(self, event: Pair, timeout: float | None, due: Due | None, front: bool, given: bool) -> None:
+        await self.put_many([event], timeout, Progress(), due, front, given)
 
     async def put_many(
-        self, events: list[Pair], timeout: float | None, progress: Progress, front: bool = False, given: bool = False
-    ) -> None:
+        self, events: list[Pair], timeout: float | None, progress: Progress, due: Due | None, front: bool = False,
+        given: bool = False,
+    ) -> None:  # fmt: skip
         """Push events, waiting while the queue is full.
 
         Cancelled, a step under way ends first; `progress` has counted what is in the queue.
         """
+        if due is not None:
+            raise no_delays(self.name)
         done, expected = Progress(), self.expected
 
         async def step() -> Wait | None:

@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 from apressure.exceptions import Role
 
 FindingKind = Literal[
-    "abandoned_claim", "broken_bound", "broken_statistic", "collision", "dead_letters", "doubled_token",
+    "abandoned_claim", "broken_bound", "broken_statistic", "collision", "dead_letters", "delayed", "doubled_token",
     "expired_lease", "expired_member", "extra_permits", "foreign_entry", "half_created", "half_deleted", "in_flight",
     "leased", "leftovers", "lost_permit", "negative_bound", "orphaned_items", "overfull", "overlong_lease", "paused",
     "spark_batches", "stuck_role", "unconsumed", "unfinished", "waiting_role", "wrong_type",

@@ -64,7 +64,7 @@ class Stage(Dispatcher):
     async def _receive(self, consumer: Consumer[Delivery[Any]]) -> None:
         """Receive until the source is drained, and everything is moved or dead."""
         tasks, ready = self.tasks, self._ready
-        most_retrying = self._arguments.max_pending_retries + self._arguments.concurrency
+        most_retrying = self._arguments.most_retries + self._arguments.concurrency
         take_ready = consumer.take_ready if isinstance(consumer, BufferedConsumer) else None
         while True:
             while len(ready) >= self._read_ahead.limit or tasks.retrying >= most_retrying:

@@ -19,15 +19,16 @@ Each call of `open_queue` opens another object of the same queue, which does not
 If the dead letters of your queue tell why, subclass `DeadLetterContract` as well; if it can be paused, `PauseContract`.
 
 If it has every verb of `VERBS`, as the kinds of queue of apressure have, subclass `WholeContract`: it is these three,
-and `VerbContract`, `ArgumentContract`, `DeadlineContract`, `CancellationContract` (at every await) and `EndContract`
-(the queue is closed, or deleted, at every await of another operation). With a fixture `frozen` that returns a block in
-which your server answers nothing, `FrozenContract` tests that `deadline=` holds then.
+and `DelayContract`, `VerbContract`, `ArgumentContract`, `DeadlineContract`, `CancellationContract` (at every await) and
+`EndContract` (the queue is closed, or deleted, at every await of another operation). With a fixture `frozen` that
+returns a block in which your server answers nothing, `FrozenContract` tests that `deadline=` holds then.
 """
 
 from apressure.testing.contract.arguments import ArgumentContract
 from apressure.testing.contract.cancellation import CancellationContract
 from apressure.testing.contract.dead_letters import DeadLetterContract
 from apressure.testing.contract.deadlines import DeadlineContract
+from apressure.testing.contract.delays import DelayContract
 from apressure.testing.contract.each_verb import VerbContract
 from apressure.testing.contract.ends import EndContract
 from apressure.testing.contract.frozen import FrozenContract
@@ -38,13 +39,13 @@ from apressure.testing.contract.verbs import VERBS
 
 __all__ = [
     "ITEMS", "PATIENCE", "VERBS", "ArgumentContract", "CancellationContract", "DeadLetterContract", "DeadlineContract",
-    "EndContract", "FrozenContract", "Opener", "PauseContract", "QueueContract", "VerbContract", "WholeContract",
-    "begun", "drained", "fails", "in_time",
+    "DelayContract", "EndContract", "FrozenContract", "Opener", "PauseContract", "QueueContract", "VerbContract",
+    "WholeContract", "begun", "drained", "fails", "in_time",
 ]  # fmt: skip
 
 
 class WholeContract(
-    QueueContract, DeadLetterContract, PauseContract, VerbContract, ArgumentContract, DeadlineContract,
+    QueueContract, DeadLetterContract, PauseContract, DelayContract, VerbContract, ArgumentContract, DeadlineContract,
     CancellationContract, EndContract,
 ):  # fmt: skip
     """The tests that every kind of queue of apressure passes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from apressure import serve
+from apressure import Backoff, serve
 from apressure.dead_letters import Failure
 from apressure.testing.contract.steps import ITEMS, Opener, drained, fails, in_time
 
@@ -47,7 +47,7 @@ class DeadLetterContract:
             raise ValueError(item.decode())
 
         await queue.close()
-        await in_time(serve(handle, queue, retry_delay=0.01, signals=()))
+        await in_time(serve(handle, queue, retry=Backoff(0.01), signals=()))
         errors = [letter.error for letter in await queue.dead_letters()]
         assert errors == [Failure("LookupError", "0", 1), Failure("ValueError", "1", 1)]
 

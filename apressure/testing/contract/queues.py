@@ -6,7 +6,7 @@ import asyncio
 import math
 from typing import Any
 
-from apressure import serve
+from apressure import Backoff, serve
 from apressure.exceptions import (
     ClientClosedError,
     PressureError,
@@ -326,7 +326,7 @@ class QueueContract:
                 raise LookupError(item)
             handled.append(item)
 
-        served = await in_time(serve(handle, await open_queue(), concurrency=3, retry_delay=0.01, signals=()))
+        served = await in_time(serve(handle, await open_queue(), concurrency=3, retry=Backoff(0.01), signals=()))
         assert (served.handled, served.failed) == (10, 1)
         assert sorted(handled) == ITEMS
 

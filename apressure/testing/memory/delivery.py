@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from apressure.core.delivery import BatchedDelivery, Hand
+from apressure.core.due import Due
 from apressure.testing.memory.driver import MemoryDriver
 from apressure.testing.memory.stored import Change, Taken
 
@@ -61,8 +62,11 @@ class MemoryDelivery(BatchedDelivery[T]):
     def _keeps_errors(self) -> bool:
         return True
 
-    def _change(self, back: bool) -> Change:
-        return Change(self.claim, not back, self.failure)
+    def _is_last(self) -> bool:
+        return self._driver.max_attempts is not None and self.attempts >= self._driver.max_attempts
+
+    def _change(self, back: bool, due: Due | None = None) -> Change:
+        return Change(self.claim, not back, self.failure, due)
 
     async def _make(self, change: Change) -> bool:
         return await self._driver.settler.settle(change)

@@ -19,7 +19,7 @@ from apressure.core.settling import Settler
 from apressure.core.waiting import Parked, Wait, Waits
 from apressure.exceptions import PressureError
 from apressure.testing.memory.server import MemoryServer, Step
-from apressure.testing.memory.stored import MOST, Change, Extended, Popped, StoredQueue, Taken, Want, wake
+from apressure.testing.memory.stored import MOST, Change, Extended, New, Popped, StoredQueue, Taken, Want, wake
 
 
 class MemoryWaits(Waits):
@@ -61,12 +61,12 @@ class MemoryWaits(Waits):
         """See `hand_back`."""
 
 
-class PutLane(PuttingLane[Putting[tuple[str, bytes]]]):
+class PutLane(PuttingLane[Putting[New]]):
     """The puts of a queue object's tasks."""
 
     _most = MOST
 
-    def _put(self, items: Sequence[tuple[str, bytes]], expected: bool) -> Request:
+    def _put(self, items: Sequence[New], expected: bool) -> Request:
         return self._steps.send(self._answered, self._steps.queue.put, items, expected)
 
 
@@ -113,9 +113,10 @@ class MemoryDriver:
     Args:
         server: The server.
         name: The queue's name.
+        max_attempts: How often a message is delivered at most; None for no limit.
 
     Attributes:
-        name: As given.
+        name, max_attempts: As given.
         connection: The server.
         queue: What the server has of the queue.
         counts: What the object has done.
@@ -129,8 +130,9 @@ class MemoryDriver:
     settle_timeout = 5.0
     script_keys: tuple[bytes, ...] = ()
 
-    def __init__(self, server: MemoryServer, name: str) -> None:
+    def __init__(self, server: MemoryServer, name: str, max_attempts: int | None) -> None:
         self.name = name
+        self.max_attempts = max_attempts
         self.connection = server
         self.queue = server.queue(name)
         self.counts = Counts()

@@ -15,6 +15,7 @@ from apressure.concurrency.handover import note_taken
 from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.core.consumer import ConsumerOptions
 from apressure.core.delivery import Hand
+from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.core.leases.timer import Timer
 from apressure.core.objects import Block, QueueObject, SharedClient
@@ -31,7 +32,7 @@ from apressure.testing.memory.consumer import MemoryConsumer
 from apressure.testing.memory.delivery import MemoryDelivery
 from apressure.testing.memory.driver import MemoryDriver, MemorySettler
 from apressure.testing.memory.server import MemoryServer
-from apressure.testing.memory.stored import MOST, Status, Taken, Want
+from apressure.testing.memory.stored import MOST, New, Status, Taken, Want
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -148,7 +149,7 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         super().__init__(self.client, True, validation.text(name, "name"))
         self.max_attempts = max_attempts
         self._items: Items[T] = Items(name, codec_for(codec), _MAX_MESSAGE_SIZE)
-        self.steps = MemoryDriver(self.server, name)
+        self.steps = MemoryDriver(self.server, name, max_attempts)
 
     @property
     def server(self) -> MemoryServer:
@@ -173,6 +174,8 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
             closed=status.closed,
             paused=status.paused,
             in_flight=status.claimed,
+            delayed=status.delayed,
+            next_due=status.next_due,
             waiting_putters=self.steps.puts.waiting,
             waiting_receivers=self.steps.takes.waiting,
             blocked=self.steps.waits.blocked.seconds(),
@@ -195,7 +198,8 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         return await self.steps.ask(self.steps.queue.look)  # type: ignore[no-any-return]
 
     async def _purge(self) -> int:
-        return await self._purge_by_steps((await self._existing()).waiting, self._purge_step)
+        status: Status = await self._existing()
+        return await self._purge_by_steps(status.waiting + status.delayed, self._purge_step)
 
     async def _purge_step(self, most: int) -> int:
         purged: int = await self.steps.ask(self.steps.queue.purge, min(most, MOST), self._expected)
@@ -223,15 +227,15 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
 
     # What is behind puts.
 
-    async def _put_one(self, message: bytes, timeout: float | None) -> str:
+    async def _put_one(self, message: bytes, timeout: float | None, due: Due | None) -> str:
         message_id = str(uuid.uuid4())
-        await self._put([(message_id, message)], timeout, Progress())
+        await self._put([(message_id, message, due)], timeout, Progress())
         return message_id
 
-    async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress) -> None:
-        await self._put([(str(uuid.uuid4()), message) for message in chunk], timeout, progress)
+    async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:
+        await self._put([(str(uuid.uuid4()), message, due) for message in chunk], timeout, progress)
 
-    async def _put(self, items: list[tuple[str, bytes]], timeout: float | None, progress: Progress) -> None:
+    async def _put(self, items: list[New], timeout: float | None, progress: Progress) -> None:
         validation.timeout(timeout)
         self.check()
         putting = Putting(items, self._expected)

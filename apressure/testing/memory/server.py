@@ -61,18 +61,18 @@ class MemoryServer:
         return f"<MemoryServer with {len(self._queues)} queues>"
 
     def now(self) -> float:
-        """Return the time by which leases end, in seconds."""
+        """Return the time by which leases end and messages are due, in seconds."""
         return self._clock() + self._advanced
 
     def advance(self, seconds: float) -> None:
-        """Let so much time pass for leases. With 0, it is noticed that the `clock` has gone on.
+        """Let so much time pass for leases and delays. With 0, it is noticed that the `clock` has gone on.
 
         Raises:
             TypeError, ValueError: It is not a number of seconds, or a negative one.
         """
         self._advanced += validation.seconds(seconds, "seconds", most=math.inf)
         for queue in self._queues.values():
-            queue.end_leases()
+            queue.pass_time()
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
@@ -129,7 +129,7 @@ class MemoryServer:
             error, carried_out = self._failures.popleft() if self._failures else (None, True)
             answer: Any = None
             if carried_out:
-                step.queue.end_leases()
+                step.queue.pass_time()
                 try:
                     answer = step.work()
                 except PressureError as refused:

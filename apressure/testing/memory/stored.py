@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from apressure.core.due import Due
 from apressure.core.leases.clock import Clock
 from apressure.core.waiting import Parked, Reason, Wait
 from apressure.exceptions import QueueClosedError, QueueDoesNotExistError
@@ -42,6 +43,10 @@ class Message:
 
     def __lt__(self, other: Message) -> bool:
         return self.number < other.number
+
+
+New = tuple[str, bytes, Due | None]
+"""A message that is put: its id, its contents, and when it is due; None at once."""
 
 
 class Taken(NamedTuple):
@@ -80,6 +85,7 @@ class Change(NamedTuple):
     claim: int
     ack: bool
     error: bytes = b""
+    due: Due | None = None
 
 
 class Extended(NamedTuple):
@@ -98,11 +104,13 @@ class Status(NamedTuple):
     paused: bool
     waiting: int
     claimed: int
+    delayed: int
+    next_due: float | None
 
     @property
     def exists(self) -> bool:
         """Whether there is such a queue."""
-        return self.created or bool(self.waiting or self.claimed)
+        return self.created or bool(self.waiting or self.claimed or self.delayed)
 
 
 class StoredQueue:
@@ -119,6 +127,7 @@ class StoredQueue:
         self.changes = 0
         self.parked: dict[Parked, None] = {}
         self._clock = clock
+        self._epoch = time.time() - clock()
         self._numbers = itertools.count(1)
         self._clear()
 
@@ -126,6 +135,7 @@ class StoredQueue:
         self._bound: int | None = None
         self._closed = self._paused = False
         self._waiting: list[Message] = []
+        self._delayed: list[tuple[float, Message]] = []
         self._claims: dict[int, tuple[Message, float]] = {}
         self._dead: dict[str, Message] = {}
 
@@ -156,13 +166,21 @@ class StoredQueue:
 
     def purge(self, most: int, expected: bool) -> int:
         self._check(expected)
-        purged = [heapq.heappop(self._waiting) for _ in range(min(most, len(self._waiting)))]
+        purged = min(most, len(self._waiting))
+        for _ in range(purged):
+            heapq.heappop(self._waiting)
+        if not purged:
+            purged = min(most, len(self._delayed))
+            del self._delayed[:purged]
+            heapq.heapify(self._delayed)
         self._change()
-        return len(purged)
+        return purged
 
     def look(self) -> Status:
         created, waiting, claimed = self._bound is not None, len(self._waiting), len(self._claims)
-        return Status(self._bound or 0, created, self._closed, self._paused, waiting, claimed)
+        delayed = len(self._delayed)
+        next_due = max(0.0, self._delayed[0][0] - self._now()) if delayed else None
+        return Status(self._bound or 0, created, self._closed, self._paused, waiting, claimed, delayed, next_due)
 
     def peek(self, newest: bool) -> bytes | None:
         if not self._waiting:
@@ -189,12 +207,15 @@ class StoredQueue:
 
     # Messages.
 
-    def put(self, items: Sequence[tuple[str, bytes]], expected: bool) -> int:
-        """Return how many of the items, given as (id, contents), there was room for."""
+    def put(self, items: Sequence[New], expected: bool) -> int:
+        """Return how many of the items there was room for."""
         self._check_open(expected)
         accepted = items[: self._room]
-        for message_id, data in accepted:
-            self._append(message_id, data)
+        for message_id, data, due in accepted:
+            if due is None:
+                self._append(message_id, data)
+            else:
+                self._delay(Message(next(self._numbers), message_id, data), due)
         self._change(bool(accepted))
         return len(accepted)
 
@@ -220,7 +241,7 @@ class StoredQueue:
             return popped
         if not self._closed:
             return self._wait("empty")
-        if want.in_hand is not None and len(self._claims) > want.in_hand:
+        if self._delayed or (want.in_hand is not None and len(self._claims) > want.in_hand):
             return self._wait("draining")
         raise self._closed_error()
 
@@ -234,7 +255,10 @@ class StoredQueue:
                 message, _ = claimed
                 if change.error:
                     message.error, message.failed = change.error, message.attempts
-                heapq.heappush(self._waiting, message)
+                if change.due is None:
+                    heapq.heappush(self._waiting, message)
+                else:
+                    self._delay(message, change.due)
         self._change(any(outcomes))
         return outcomes
 
@@ -253,24 +277,40 @@ class StoredQueue:
             self._claims[claim] = message, max(before, until)
         return Extended(outcomes, self._paused)
 
-    def end_leases(self) -> None:
-        """Put back what is in flight under a lease that has ended."""
+    def pass_time(self) -> None:
+        """Put back what is in flight under a lease that has ended, and have wait what is due."""
         now = self._clock()
         ended = [claim for claim, (_, until) in self._claims.items() if until <= now]
         for claim in ended:
             heapq.heappush(self._waiting, self._claims.pop(claim)[0])
-        self._change(bool(ended))
+        changed = bool(ended)
+        while self._delayed and self._delayed[0][0] <= self._now():
+            _, message = heapq.heappop(self._delayed)
+            message.number = next(self._numbers)
+            heapq.heappush(self._waiting, message)
+            changed = True
+        self._change(changed)
 
     @property
     def _room(self) -> int:
         """How many messages there is room for now, in one step."""
-        return MOST if not self._bound else min(MOST, max(0, self._bound - len(self._waiting)))
+        return MOST if not self._bound else min(MOST, max(0, self._bound - len(self._waiting) - len(self._delayed)))
+
+    def _now(self) -> float:
+        """Return the seconds since 1970, by the clock that also ends leases."""
+        return self._epoch + self._clock()
+
+    def _delay(self, message: Message, due: Due) -> None:
+        heapq.heappush(self._delayed, (due.at(1000 * self._now()) / 1000, message))
 
     def _append(self, message_id: str, data: bytes) -> None:
         heapq.heappush(self._waiting, Message(next(self._numbers), message_id, data))
 
     def _wait(self, reason: Reason) -> Wait:
-        due = min((until for _, until in self._claims.values()), default=None)
+        times = [until for _, until in self._claims.values()]
+        if self._delayed:
+            times.append(self._delayed[0][0] - self._epoch)
+        due = min(times, default=None)
         lease = None if due is None else math.ceil(1000 * max(0.0, due - self._clock()))
         return Wait(reason, lease, created=self._bound is not None)
 

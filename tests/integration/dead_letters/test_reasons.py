@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 
-from apressure import AsyncQueue, Failure, QueueEmptyError, ScriptingRefusedError, ServerError, pipe, serve
+from apressure import AsyncQueue, Backoff, Failure, QueueEmptyError, ScriptingRefusedError, ServerError, pipe, serve
 from apressure.dead_letters import UNKNOWN
 from apressure.pressure.engine.requeueing import Chosen
 from apressure.testing.proxy import Proxy
@@ -162,7 +162,7 @@ async def test_a_handler_of_serve_that_raises(queue: AsyncQueue[Any], shared: bo
         if b"poison" in (item if batch else [item]):
             raise PaymentError("declined")
 
-    done = await in_time(serve(handler, queue, retry_delay=0, shared=shared, batch=batch))
+    done = await in_time(serve(handler, queue, retry=Backoff(0), shared=shared, batch=batch))
     assert done.failed >= 2
     letters = await queue.dead_letters()
     (letter,) = [each for each in letters if each.raw == b"poison"]
@@ -179,7 +179,7 @@ async def test_a_service_that_is_stopped_before_the_retry_keeps_the_error(queue:
 
     for _ in range(2):
         stop.clear()
-        service = asyncio.create_task(serve(handler, queue, retry_delay=60))
+        service = asyncio.create_task(serve(handler, queue, retry=Backoff(60)))
         await in_time(stop.wait())
         await asyncio.sleep(0.05)
         service.cancel()
@@ -205,7 +205,7 @@ async def test_a_transform_of_pipe_that_raises(
             raise flaky.pop()
         return item
 
-    await in_time(pipe(queue, transform, out, retry_delay=0, exactly_once=exactly_once or None))
+    await in_time(pipe(queue, transform, out, retry=Backoff(0), exactly_once=exactly_once or None))
     assert sorted(await out.get_many(5)) == [b"flaky", b"good"]
     (letter,) = await queue.dead_letters()
     assert letter.error == Failure("tests.integration.dead_letters.test_reasons.PaymentError", "declined", 2)

@@ -336,7 +336,7 @@ async def test_round_and_round_with_cancellations(open_queue: Opener) -> None:
                 raise AssertionError from task.exception()
             await asyncio.sleep(0)
 
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(120), asyncio.TaskGroup() as group:
         for own in workers:
             group.create_task(work(own))
         for own in requeuers:

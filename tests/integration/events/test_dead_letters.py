@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from apressure import EventQueue, QueueEmptyError, QueueFullError, pipe, serve
+from apressure import Backoff, EventQueue, QueueEmptyError, QueueFullError, pipe, serve
 from apressure.dead_letters import Failure
 from apressure.events.engine.keys import EventKeys
 from apressure.protocols import NotesErrors
@@ -199,6 +199,6 @@ async def test_what_handlers_and_stages_raise_is_why(open_queue: Open) -> None:
     async def handle(item: bytes) -> None:
         raise KeyError(item)
 
-    await in_time(serve(handle, queue, retry_delay=0.01, signals=()))
+    await in_time(serve(handle, queue, retry=Backoff(0.01), signals=()))
     (letter,) = await queue.dead_letters()
     assert letter.error == Failure("KeyError", "b'2'", 1)

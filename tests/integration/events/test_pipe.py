@@ -11,6 +11,7 @@ import redis
 
 from apressure import (
     AsyncQueue,
+    Backoff,
     Client,
     Durability,
     DurabilityError,
@@ -189,7 +190,7 @@ async def test_more_results_than_the_bound_are_a_failed_attempt(open_queue: Open
     async def transform(item: bytes) -> Any:
         return Many([item] * (3 if item == b"0" else 2))
 
-    done = await in_time(pipe(source, transform, destination, exactly_once=True, retry_delay=0))
+    done = await in_time(pipe(source, transform, destination, exactly_once=True, retry=Backoff(0)))
     assert (done.handled, done.failed, done.put) == (1, 1, 2)
     (letter,) = await source.dead_letters()
     assert letter.error is not None

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from apressure import FileQueue, LeaseLostError, QueueEmptyError, StorageError, pipe
+from apressure import Backoff, FileQueue, LeaseLostError, QueueEmptyError, StorageError, pipe
 from apressure.dead_letters import UNKNOWN, Failure
 from apressure.files.storage import store
 from apressure.files.storage.messages.reasons import Reason, read, write
@@ -176,7 +176,7 @@ async def test_errors_of_a_transform_are_kept(make: Make) -> None:
         return item
 
     async with asyncio.timeout(60):
-        await pipe(queue, transform, out, retry_delay=0.01)
+        await pipe(queue, transform, out, retry=Backoff(0.01))
     assert [letter.error for letter in await queue.dead_letters()] == [Failure("ValueError", "no a", 1)]
     assert await drain(out) == [b"b"]
 

@@ -10,6 +10,7 @@ import redis
 
 from apressure import (
     AsyncQueue,
+    Backoff,
     Many,
     QueueClosedError,
     QueueDoesNotExistError,
@@ -81,7 +82,7 @@ async def test_more_results_than_the_bound_are_a_failed_attempt(
     async def transform(item: bytes) -> Many[bytes]:
         return Many([item] * (4 if item == b"2" else 1))
 
-    task = await begun(pipe(source, transform, destination, retry_delay=0))
+    task = await begun(pipe(source, transform, destination, retry=Backoff(0)))
     assert [await in_time(destination.get()) for _ in range(4)] == [b"0", b"1", b"3", b"4"]
     done = await in_time(task)
     assert (done.handled, done.failed) == (4, 2)

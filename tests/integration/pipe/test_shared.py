@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 import redis
 
-from apressure import AsyncQueue, LeaseLostError, QueueClosedError, QueueDoesNotExistError, QueueInUseError, pipe
+from apressure import (
+    AsyncQueue,
+    Backoff,
+    LeaseLostError,
+    QueueClosedError,
+    QueueDoesNotExistError,
+    QueueInUseError,
+    pipe,
+)
 from apressure.pressure.engine.sending import script
 from apressure.testing.proxy import Proxy, Trouble
 from tests.integration.conftest import Opener, cancelled, eventually, everything, fails, in_time
@@ -278,7 +286,7 @@ async def test_a_failed_item_may_be_tried_again_by_another_stage(two: Pair, open
         return item
 
     work = [
-        pipe(here, transform, there, close=True, shared=True, retry_delay=0.001)
+        pipe(here, transform, there, close=True, shared=True, retry=Backoff(0.001))
         for here, there in await stages(open_queue, 3)
     ]
     done = await in_time(asyncio.gather(*work))

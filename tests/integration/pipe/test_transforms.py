@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from apressure import (
+    Backoff,
     Many,
     Piped,
 )
@@ -94,7 +95,7 @@ async def test_a_batch_returns_no_single_value(
     async def transform(batch: list[bytes]) -> Any:
         return batch[0]
 
-    done = await in_time(pipe(source, transform, destination, batch=7, retry_delay=0))
+    done = await in_time(pipe(source, transform, destination, batch=7, retry=Backoff(0)))
     assert (done.handled, done.failed) == (0, 1)
     assert "return a list of results" in caplog.text
     assert await drained(await open_queue("in:dead", create=False)) == [b"0"]
@@ -167,7 +168,7 @@ async def test_a_lambda_around_an_async_function_will_do(pipe: Pipe, two: Pair) 
     ("argument", "value", "error"),
     [
         ("batch", 0, ValueError), ("batch", "1", TypeError), ("concurrency", 0, ValueError),
-        ("retry_delay", -1, ValueError), ("lease", 0, ValueError), ("lease", "1", TypeError),
+        ("retry", 1.0, TypeError), ("lease", 0, ValueError), ("lease", "1", TypeError),
     ],
 )  # fmt: skip
 async def test_arguments_are_checked_before_anything_begins(
@@ -195,7 +196,7 @@ async def test_a_transform_that_raises_tries_again_and_others_pass(
             raise failures.pop(0)
         return item
 
-    done = await in_time(pipe(source, transform, destination, retry_delay=0))
+    done = await in_time(pipe(source, transform, destination, retry=Backoff(0)))
     assert (done.handled, done.failed) == (5, 2)
     assert sorted(await drained(destination)) == items(5)
     assert "the transform of the delivery" in caplog.text
@@ -212,7 +213,7 @@ async def test_dead_letters(pipe: Pipe, two: Pair, open_queue: Opener) -> None:
             raise ValueError(item)
         return item
 
-    done = await in_time(pipe(source, transform, destination, retry_delay=0, concurrency=2))
+    done = await in_time(pipe(source, transform, destination, retry=Backoff(0), concurrency=2))
     assert (done.handled, done.failed) == (3, 6)
     assert sorted(tried) == [b"1"] * 3 + [b"4"] * 3
     assert sorted(await drained(destination)) == [b"0", b"2", b"3"]
@@ -227,7 +228,7 @@ async def test_a_bad_item_of_a_batch_does_not_take_others_along(pipe: Pipe, two:
             raise ValueError
         return batch
 
-    await in_time(pipe(source, transform, destination, batch=20, retry_delay=0))
+    await in_time(pipe(source, transform, destination, batch=20, retry=Backoff(0)))
     assert sorted(await drained(destination)) == sorted(set(items(20)) - {b"7"})
     assert await drained(await open_queue("in:dead", create=False)) == [b"7"]
 
@@ -245,7 +246,7 @@ async def test_what_cannot_be_decoded_or_encoded(pipe: Pipe, open_queue: Opener,
         found = object() if one == 2 else one
         return [found] if batch else found
 
-    done = await in_time(pipe(source, transform, destination, batch=batch, retry_delay=0))  # type: ignore[call-overload]
+    done = await in_time(pipe(source, transform, destination, batch=batch, retry=Backoff(0)))  # type: ignore[call-overload]
     assert done.failed == 2
     assert await drained(destination) == [1, 3]
     assert sorted(await drained(await open_queue("in:dead", create=False))) == [b"2", b"{"]
@@ -264,7 +265,7 @@ async def test_a_transform_that_cancels_itself(pipe: Pipe, two: Pair) -> None:
             await asyncio.sleep(0)
         return item
 
-    await in_time(pipe(source, transform, destination, retry_delay=0))
+    await in_time(pipe(source, transform, destination, retry=Backoff(0)))
     assert sorted(await drained(destination)) == items(3)
 
 

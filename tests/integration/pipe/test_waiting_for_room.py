@@ -138,7 +138,7 @@ async def test_a_transform_that_is_stuck_is_ended(
             await asyncio.Event().wait()
         return called[-1]
 
-    working = await begun(pipe(source, transform, destination, concurrency=2, shared=shared(request), retry_delay=0))
+    working = await begun(pipe(source, transform, destination, concurrency=2, shared=shared(request), retry=Backoff(0)))
     await eventually(lambda: b"1" in called)
     await asyncio.sleep(1.5 * MAX_HOLD)
     assert "max_hold" not in caplog.text

@@ -21,6 +21,7 @@ import redis
 
 from apressure import (
     AsyncQueue,
+    Backoff,
     ClientClosedError,
     Delivery,
     Durability,
@@ -222,7 +223,7 @@ async def test_services_share_a_queue_and_what_fails_comes_again(open_queue: Ope
     await queue.close()
     objects = [await open_queue(create=False) for _ in range(3)]
     services = (
-        serve(handle, each, concurrency=4, shared=True, retry_delay=0.01, signals=(), **options) for each in objects
+        serve(handle, each, concurrency=4, shared=True, retry=Backoff(0.01), signals=(), **options) for each in objects
     )
     served = await in_time(asyncio.gather(*services))
     assert sum(each.handled for each in served) == 300
@@ -240,7 +241,7 @@ async def test_a_failed_item_is_tried_again_while_the_others_go_on(
     await queue.put_many([b"secret", b"1", b"2"])
     await queue.close()
     with caplog.at_level(logging.ERROR, "apressure"):
-        assert await in_time(serve(work, queue, retry_delay=0.2, signals=())) == Served(handled=3, failed=2)
+        assert await in_time(serve(work, queue, retry=Backoff(0.2), signals=())) == Served(handled=3, failed=2)
     assert work.ended == [b"secret", b"1", b"2", b"secret", b"secret"]
     first, second = caplog.records
     assert (first.name, first.levelname) == ("apressure", "ERROR")
@@ -265,7 +266,7 @@ async def test_a_failure_names_the_delivery_and_its_attempts(
     await queue.put(b"bad")
     await queue.close()
     with caplog.at_level(logging.ERROR, "apressure"):
-        done = await in_time(serve(handle, queue, deliveries=True, retry_delay=0.02, signals=()))
+        done = await in_time(serve(handle, queue, deliveries=True, retry=Backoff(0.02), signals=()))
     assert done == Served(handled=0, failed=2)
     assert len(set(seen)) == 2
     for number, (record, delivery) in enumerate(zip(caplog.records, seen, strict=True), 1):
@@ -300,7 +301,7 @@ async def test_a_handler_that_overruns_is_cancelled_and_its_item_comes_again(ope
     work = Work(b"0")
     await queue.put_many([b"0", b"1"])
     await queue.close()
-    with serving(work, queue, concurrency=2, timeout=0.2, retry_delay=0.01) as task:
+    with serving(work, queue, concurrency=2, timeout=0.2, retry=Backoff(0.01)) as task:
         await eventually(lambda: work.cancelled == [b"0"])
         await work.let_go(b"0")
         served = await in_time(task)
@@ -388,7 +389,7 @@ async def test_a_failed_batch_comes_again_in_order(open_queue: Opener) -> None:
 
     await queue.put_many(items)
     await queue.close()
-    served = await in_time(serve(handle, queue, batch=5, linger=60, retry_delay=0.01, signals=()))
+    served = await in_time(serve(handle, queue, batch=5, linger=60, retry=Backoff(0.01), signals=()))
     assert served == Served(handled=5, failed=5)
     assert batches == [items, *([item] for item in items)]
 
@@ -447,7 +448,9 @@ async def test_a_failed_item_holds_up_its_key_only(open_queue: Opener, most: int
     work.fails = {b"a1": [ValueError()] * 2, b"b0": [ValueError()] * (1 if most is None else 3)}
     await queue.put_many(items)
     await queue.close()
-    served = await in_time(serve(work, queue, key=lambda item: item[:1], concurrency=2, retry_delay=0.02, signals=()))
+    served = await in_time(
+        serve(work, queue, key=lambda item: item[:1], concurrency=2, retry=Backoff(0.02), signals=())
+    )
     lost = int(most is not None)  # a dead letter: its key goes on
     assert served == Served(handled=12 - lost, failed=3 + 2 * lost)
     by_key = {key: [item for item in work.ended if item[:1] == key] for key in (b"a", b"b", b"c")}
@@ -485,20 +488,20 @@ async def test_on_error_may_acknowledge_what_cannot_be_handled(open_queue: Opene
         told.append(delivery.raw)
         await delivery.ack()
 
-    served = await in_time(serve(Work(), queue, on_error=drop, retry_delay=60, signals=()))
+    served = await in_time(serve(Work(), queue, on_error=drop, retry=Backoff(60), signals=()))
     assert served == Served(handled=1, failed=1)
     assert told == [b"{"]
     await raw.aclose()
     await nothing_is_held(queue)
 
 
-async def test_without_pending_retries_no_item_overtakes_another(open_queue: Opener) -> None:
+async def test_in_order_no_item_overtakes_another(open_queue: Opener) -> None:
     queue = await open_queue()
     work = Work()
     work.fails[b"0"] = [ValueError("once"), ValueError("twice")]
     await queue.put_many([b"0", b"1", b"2"])
     await queue.close()
-    await in_time(serve(work, queue, retry_delay=0.05, max_pending_retries=0, signals=()))
+    await in_time(serve(work, queue, retry=Backoff(0.05), ordered=True, signals=()))
     assert work.ended == [b"0", b"0", b"0", b"1", b"2"]
 
 
@@ -509,7 +512,7 @@ async def test_items_that_wait_for_a_retry_stay_in_flight_and_go_back_in_order(o
     work = Work(b"2")
     work.fails = {b"0": [ValueError("no")], b"1": [ValueError("no")]}
     await queue.put_many(items)
-    with serving(work, queue, retry_delay=60, shutdown_timeout=0, signals=(signal.SIGTERM,)) as task:
+    with serving(work, queue, retry=Backoff(60), shutdown_timeout=0, signals=(signal.SIGTERM,)) as task:
         await eventually(lambda: work.begun == items[:3])
         assert (await queue.statistics()).in_flight == 3
         if how == "signal":
@@ -546,7 +549,7 @@ async def test_a_closed_queue_is_not_drained_while_an_item_may_come_back(open_qu
     work.fails[b"late"] = [ValueError("at the very end")]
     await queue.put_many([b"early", b"late"])
     await queue.close()
-    with serving(work, queue, concurrency=2, retry_delay=0) as task:
+    with serving(work, queue, concurrency=2, retry=Backoff(0)) as task:
         await eventually(lambda: len(work.begun) == 2)
         await work.let_go(b"late")
         assert await in_time(task) == Served(handled=2, failed=1)
@@ -563,7 +566,7 @@ async def test_an_item_that_cannot_be_decoded_fails_and_the_others_go_on(open_qu
     async def handle(item: Any) -> None:
         seen.append(item)
 
-    with serving(handle, queue, retry_delay=60) as task:
+    with serving(handle, queue, retry=Backoff(60)) as task:
         await eventually(lambda: seen == [1])
         await cancel(task)
     assert await attempts(raw) == [(b"{", 2)]
@@ -576,7 +579,7 @@ async def test_a_handler_that_cancels_itself_has_failed(open_queue: Opener) -> N
     work.fails[b"0"] = [asyncio.CancelledError()]
     await queue.put(b"0")
     await queue.close()
-    assert await in_time(serve(work, queue, retry_delay=0, signals=())) == Served(handled=1, failed=1)
+    assert await in_time(serve(work, queue, retry=Backoff(0), signals=())) == Served(handled=1, failed=1)
 
 
 async def test_an_unused_queue_is_opened_and_closed(open_queue: Opener, url: str) -> None:
@@ -766,8 +769,8 @@ async def test_anything_that_returns_an_awaitable_is_a_handler(open_queue: Opene
 @pytest.mark.parametrize(
     "options",
     [
-        {"concurrency": 0}, {"concurrency": 1.5}, {"concurrency": True}, {"prefetch": 0}, {"retry_delay": -1},
-        {"retry_delay": "1"}, {"shutdown_timeout": -1}, {"lease": 0}, {"max_pending_retries": -1},
+        {"concurrency": 0}, {"concurrency": 1.5}, {"concurrency": True}, {"prefetch": 0}, {"retry": 1.0},
+        {"shutdown_timeout": -1}, {"lease": 0}, {"ordered": True, "concurrency": 2}, {"ordered": True, "batch": 2},
         {"batch": 0}, {"linger": -1, "batch": 1}, {"timeout": 0}, {"timeout": "1"}, {"bound": -1, "create": True},
     ],
 )  # fmt: skip

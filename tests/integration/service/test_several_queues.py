@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from apressure import AsyncQueue, Client, EventQueue, FileQueue, QueueDoesNotExistError, TaskQueue, serve
+from apressure import AsyncQueue, Backoff, Client, EventQueue, FileQueue, QueueDoesNotExistError, TaskQueue, serve
 from tests.integration.conftest import eventually, in_time
 
 pytestmark = [pytest.mark.leaves_keys, pytest.mark.parametrize("server", ["valkey"], indirect=True)]
@@ -114,7 +114,7 @@ async def test_a_retry_holds_no_place(queues: list[AsyncQueue[bytes]]) -> None:
         if len(handled) == 11:
             await closed(*queues)
 
-    served = await in_time(serve(handle, queues, retry_delay=0.001, signals=()))
+    served = await in_time(serve(handle, queues, retry=Backoff(0.001), signals=()))
     assert handled == [b"bulk"] * 10 + [b"fails"]
     assert served.failed >= 1
 

@@ -22,6 +22,7 @@ import redis
 import apressure
 from apressure import (
     AsyncQueue,
+    Backoff,
     EventQueue,
     FileQueue,
     LeaseLostError,
@@ -174,7 +175,7 @@ async def test_the_life_of_a_service_its_roles_and_connections(
 
     async with AsyncQueue("jobs", url=url) as other, asyncio.TaskGroup() as group:
         async with other.consumer():
-            running = group.create_task(serve(failing, jobs, retry_delay=0.001, on_error=stop))
+            running = group.create_task(serve(failing, jobs, retry=Backoff(0.001), on_error=stop))
             await eventually(lambda: said("role_awaited"))
         await in_time(running)
     (started,), (draining,), (ended,) = said("serve_started"), said("serve_draining"), said("serve_ended")
@@ -243,7 +244,7 @@ async def test_every_kind_tells_of_redeliveries_dead_letters_and_its_steps(
                 await queue.create(exist_ok=True)
                 await queue.put(b"\x1b[1m")
                 await queue.close()
-                await in_time(serve(failing, queue, retry_delay=0.001, signals=()))
+                await in_time(serve(failing, queue, retry=Backoff(0.001), signals=()))
                 seen: Any = await queue.statistics()
                 counts = (seen.put_count, seen.received_count, seen.dead_lettered_count)
                 assert counts == (1, 2, 1), queue

@@ -16,7 +16,18 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from apressure import AsyncQueue, Client, EventQueue, FileQueue, QueueFullError, TaskClient, TaskQueue, pipe, serve
+from apressure import (
+    AsyncQueue,
+    Backoff,
+    Client,
+    EventQueue,
+    FileQueue,
+    QueueFullError,
+    TaskClient,
+    TaskQueue,
+    pipe,
+    serve,
+)
 from apressure.cli.app import run
 from apressure.core.leases.renewal import Schedule
 from apressure.embedded import EmbeddedServer
@@ -100,7 +111,7 @@ async def test_handlers_failures_retries_and_dead_letters_are_counted(open_queue
     await queue.put_many(["good", "twice", "bad", "wait"])
     await queue.close()
     async with metrics, asyncio.TaskGroup() as group:
-        serving = group.create_task(serve(handle, queue, retry_delay=0, observer=metrics, concurrency=4))
+        serving = group.create_task(serve(handle, queue, retry=Backoff(0), observer=metrics, concurrency=4))
         await in_time(entered.wait())
         async with asyncio.timeout(60):
             while ("queue_role_holder", queue.client.id, "AsyncQueue", "jobs", "consumer", "shared") not in found:

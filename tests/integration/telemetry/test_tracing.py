@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from apressure import (
     AsyncQueue,
+    Backoff,
     CloudEventsCodec,
     Envelope,
     EventQueue,
@@ -147,7 +148,7 @@ async def test_spans_tell_of_failures_of_batches_and_of_items_without_an_envelop
         for error in failures:
             raise error
 
-    await in_time(serve(fail_once, raw, observer=spans.tracing, retry_delay=0.001, deliveries=True, signals=()))
+    await in_time(serve(fail_once, raw, observer=spans.tracing, retry=Backoff(0.001), deliveries=True, signals=()))
     first, second = spans.named("process raw")
     assert (first.status.status_code, first.status.description) == (trace.StatusCode.ERROR, "ValueError")
     assert "secret" not in first.to_json()

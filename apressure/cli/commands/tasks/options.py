@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json as jsons
-import math
 import sys
 from collections.abc import AsyncIterator, Sequence
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -82,27 +80,6 @@ async def chunks(given: Sequence[str] | None, parse: bool) -> AsyncIterator[list
             yield [parameters_of(_text(one), parse) for one in found]
     if found := read.finish():
         yield [parameters_of(_text(one), parse) for one in found]
-
-
-def moment_of(at: str | None, after: float | None, now: float) -> float:
-    """Return the time of `--at` or `--in`, in seconds since 1970."""
-    if (at is None) == (after is None):
-        raise UsageError("when? Give either --at TIME or --in SECONDS")
-    if after is not None:
-        return now + after
-    assert at is not None
-    try:
-        moment = float(at)
-    except ValueError:
-        try:
-            moment = datetime.fromisoformat(at).astimezone().timestamp()
-        except (ValueError, OverflowError, OSError):
-            raise UsageError(
-                f"--at {at!r} is not a time: write 2030-01-31T18:00, 2030-01-31T18:00+01:00 or seconds since 1970"
-            ) from None
-    if not math.isfinite(moment):
-        raise UsageError(f"--at {at!r} is not a time")
-    return moment
 
 
 def _text(line: bytes) -> str:

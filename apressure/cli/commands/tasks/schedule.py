@@ -6,8 +6,9 @@ import sys
 import time
 from typing import Annotated, Any
 
-from apressure.cli.commands.tasks.options import Parameters, Parse, Queue, chunks, moment_of, opened
-from apressure.cli.options import Common, option
+from apressure.cli.commands.tasks.options import Parameters, Parse, Queue, chunks, opened
+from apressure.cli.exits import UsageError
+from apressure.cli.options import Common, moment_of, option
 from apressure.cli.running import Remains, execute
 from apressure.cli.show import print_json
 from apressure.tasks import TaskQueue
@@ -18,9 +19,12 @@ def schedule(
     queue: Queue,
     parameters: Parameters = None,
     at: Annotated[
-        str | None,
+        Any,
         option(
-            "at", "When they are due: ISO 8601, in local time unless it names a zone, or seconds since 1970.", "TIME"
+            "at",
+            "When they are due: ISO 8601, in local time unless it names a zone, or seconds since 1970.",
+            "TIME",
+            parser=moment_of,
         ),
     ] = None,
     after: Annotated[float | None, option("in", "How long from now they are due.", "SECONDS", min=0)] = None,
@@ -33,7 +37,9 @@ def schedule(
     ids: list[str] = []
 
     async def command() -> None:
-        eta = moment_of(at, after, time.time())
+        if (at is None) == (after is None):
+            raise UsageError("when? Give either --at TIME or --in SECONDS")
+        eta = at if after is None else time.time() + after
         async with opened(common, queue) as (client, name):
             target: TaskQueue[Any] = client.queue(name)
             async for chunk in chunks(parameters, parse):

@@ -2,14 +2,14 @@
 -- KEYS: those of the prelude
 -- ARGV: 1 '1' to delete the queue, 2 '1' if it must exist
 -- Returns: {'flushed', number of events that were removed} | {'missing'}
-local waiting, claimed = call('LLEN', UNCLAIMED), call('LLEN', CLAIMED)
-local missing = ARGV[2] == '1' and call('EXISTS', UNCLAIMED, CLAIMED, ITEMS, CONSUMERS, BOUND) == 0
+local waiting, claimed = occupied(), call('LLEN', CLAIMED)
+local missing = ARGV[2] == '1' and call('EXISTS', UNCLAIMED, CLAIMED, ITEMS, CONSUMERS, BOUND, DELAYED) == 0
 for from = 0, claimed - 1, CHUNK do
   local locks = call('LRANGE', CLAIMED, from, from + CHUNK - 1)
   for i = 1, #locks do locks[i] = lock_of(locks[i]) end
   call('DEL', unpack(locks))
 end
-call('DEL', UNCLAIMED, CLAIMED, ITEMS, EXPIRY, ATTEMPTS, ERRORS, SCAN)
+call('DEL', UNCLAIMED, CLAIMED, ITEMS, EXPIRY, ATTEMPTS, ERRORS, SCAN, DELAYED, LATER)
 if ARGV[1] == '1' then
   call('DEL', CONSUMERS, BOUND, CLOSED, DEAD, WATCH, PUTTERS)
   if call('DEL', PAUSED) == 1 then wake_paused(RESUMED) end

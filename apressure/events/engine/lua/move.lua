@@ -10,7 +10,7 @@
 --          lost) | {'missing'} | {'corrupt', why}
 local before = recall(ARGV[1], ARGV[2])
 if before then return natural(before) or 0 end
-local SOURCE = 20
+local SOURCE = 22
 switch_to(SOURCE)
 local source_bound, wrong = state(false)
 if not source_bound then return wrong end
@@ -23,7 +23,7 @@ if not bound then
 end
 local closed = is_closed()
 if not created then check_types() end
-local room = bound > 0 and math.max(0, bound - call('LLEN', UNCLAIMED)) or math.huge
+local room = bound > 0 and math.max(0, bound - occupied()) or math.huge
 
 -- Does the caller still have this claim? A claim whose lock has expired, and that nobody has put back, is its last
 -- owner's. Contents that are gone were acknowledged by somebody, or flushed.

@@ -9,7 +9,7 @@
 --          be more, try again) |
 --          {'empty', milliseconds, 1 if the queue was created} (to one that does not wait) |
 --          {'watch', milliseconds, created} (watch the queue) | {'turn', milliseconds, created} (wait in line) |
---          {'draining', milliseconds, created} (closed and empty, but others have events) |
+--          {'draining', milliseconds, created} (closed and empty, but others have events, or some are delayed) |
 --          {'paused', milliseconds, created} |
 --          {'closed'} | {'missing'} | {'corrupt', why};
 --          with the milliseconds after which it is worth another try in any case, or -1
@@ -101,7 +101,8 @@ if looked > 0 then
 end
 local again = due()
 if is_closed() then
-  if ARGV[9] ~= '' and call('LLEN', CLAIMED) > tonumber(ARGV[9]) then return {'draining', again, 1} end
+  local others = ARGV[9] ~= '' and call('LLEN', CLAIMED) > tonumber(ARGV[9])
+  if others or call('EXISTS', DELAYED) == 1 then return {'draining', again, 1} end
   if place ~= '' then tell_all() end
   return {'closed'}
 end

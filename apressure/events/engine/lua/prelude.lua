@@ -1,7 +1,8 @@
 -- What the steps of a queue of events share, behind what all rooms share in `connection/lua`: names for the keys, and
 -- functions.
 -- KEYS: 1 unclaimed ids, 2 :claimed, 3 :items, 4 :consumers, and ours: 5 bound, 6 closed, 7 expiry, 8 attempts, 9 dead,
---       10 turns, 11 watch, 12 room, 13 putters, 14 scan, 15 end, 16 paused, 17 resumed, 18 errors, 19 op
+--       10 turns, 11 watch, 12 room, 13 putters, 14 scan, 15 end, 16 paused, 17 resumed, 18 errors, 19 delayed,
+--       20 later, 21 op
 -- An okq beside us does not keep our keys: each of them may be missing or stale at any time. What okq's own keys say
 -- counts: an id in CLAIMED whose lock key exists is claimed, whoever claimed it.
 -- The lock key of an event is not among KEYS, since a step learns ids from the lists. It has the same hash tag.
@@ -12,13 +13,15 @@ local UNCLAIMED, CLAIMED, ITEMS, CONSUMERS = LIST, KEYS[2], KEYS[3], KEYS[4]
 -- DEAD has dead letters, the newest leftmost; see `read_letter`.
 local BOUND, CLOSED, EXPIRY, ATTEMPTS, DEAD = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 -- TURNS and ROOM have a token for the next client that waits for events, or for room. END has one for the client that
--- watches the queue, when the queue has ended. WATCH says which client that is, and PUTTERS exists while clients wait for
--- room. SCAN says how far the claims have been indexed.
-TURNS, WATCH, OP = KEYS[10], KEYS[11], KEYS[19]
+-- watches the queue, when the queue has ended, or an event is due earlier than that client knows. WATCH says which client
+-- that is, and PUTTERS exists while clients wait for room. SCAN says how far the claims have been indexed.
+TURNS, WATCH, OP = KEYS[10], KEYS[11], KEYS[21]
 local ROOM, PUTTERS, SCAN, END = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 -- PAUSED exists while clients of ours take nothing: 'since:client'. RESUMED has a token when that has ended.
 -- ERRORS: id -> 'attempt:error' of the latest attempt that ended with an error; only for ids that have ATTEMPTS.
 local PAUSED, RESUMED, ERRORS = KEYS[16], KEYS[17], KEYS[18]
+-- DELAYED: ids by the time when they are due, in milliseconds. LATER: id -> contents. okq sees neither.
+local DELAYED, LATER = KEYS[19], KEYS[20]
 
 WATCH_MS = 6000                -- a client that waits tries again every 5 seconds
 local SCAN_MS = 10000          -- claims are looked through at least this often
@@ -27,6 +30,7 @@ local STALE_S = 30             -- a consumer without a sign of life for this lon
 local INDEX_MS = 3600000       -- an index that nobody needs goes by itself; it can be made again at any time
 local ATTEMPTS_MS = 2592000000 -- 30 days: an okq that empties a queue does not forget attempts
 local MOST_ERRORS = 10000      -- errors of events that came back; one that is too many replaces another one
+local MOST_DUE = 100           -- how many delayed events a step has wait
 local MOST_PASSED = 1000000    -- how many elements of a list a step passes while it looks for some: some 30 ms
 
 -- Check that the keys that a step works with are of their types: these commands raise an error where they are not.
@@ -40,6 +44,8 @@ local function check_types()
   call('LLEN', ROOM)
   call('LLEN', CLOSED)
   call('LLEN', DEAD)
+  call('ZCARD', DELAYED)
+  call('HLEN', LATER)
 end
 
 -- Check the state of the queue.
@@ -96,6 +102,7 @@ local function switch_to(first)
   BOUND, CLOSED, EXPIRY, ATTEMPTS, DEAD = KEYS[i + 5], KEYS[i + 6], KEYS[i + 7], KEYS[i + 8], KEYS[i + 9]
   TURNS, WATCH, ROOM, PUTTERS, SCAN = KEYS[i + 10], KEYS[i + 11], KEYS[i + 12], KEYS[i + 13], KEYS[i + 14]
   END, PAUSED, RESUMED, ERRORS = KEYS[i + 15], KEYS[i + 16], KEYS[i + 17], KEYS[i + 18]
+  DELAYED, LATER = KEYS[i + 19], KEYS[i + 20]
   LOCK = UNCLAIMED .. ':lock:'
 end
 
@@ -104,9 +111,19 @@ local function publish(ids)
   for i = 1, #ids do call('PUBLISH', UNCLAIMED, ids[i]) end
 end
 
+-- How many events count towards the bound.
+local function occupied()
+  return call('LLEN', UNCLAIMED) + call('ZCARD', DELAYED)
+end
+
+-- Is there an event with this id, which waits, is in flight or is delayed?
+local function is_known(id)
+  return call('HEXISTS', ITEMS, id) == 1 or call('HEXISTS', LATER, id) == 1
+end
+
 -- Wake a client that waits for room, if there is room and somebody waits.
 local function wake_putters(bound)
-  if bound > 0 and call('EXISTS', PUTTERS) == 1 and call('LLEN', UNCLAIMED) < bound then wake(ROOM) end
+  if bound > 0 and call('EXISTS', PUTTERS) == 1 and occupied() < bound then wake(ROOM) end
 end
 
 -- The values of the locks of claims, from ARGV[first] on; false for a lock that has expired.
@@ -213,6 +230,64 @@ local function always()
   return true
 end
 
+-- When an event is due that was given as milliseconds from now, or as '@' and milliseconds since 1970.
+local function due_at(text)
+  if string.sub(text, 1, 1) == '@' then return tonumber(string.sub(text, 2)) end
+  return now() + tonumber(text)
+end
+
+-- Keep events for later, and tell those that wait for events when the first one is due.
+-- scores: when each is due, and its id | contents: id, contents, and so on
+local function delay(scores, contents)
+  push('HSET', LATER, contents)
+  push('ZADD', DELAYED, scores)
+  local first = tonumber(call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')[2])
+  for i = 1, #scores, 2 do
+    if scores[i] <= first then
+      if is_closed() then wake(TURNS) elseif call('EXISTS', WATCH) == 1 then wake(END) end
+      return
+    end
+  end
+end
+
+-- Keep events for later that are no longer in CLAIMED: that was an attempt.
+-- dues: {id -> when it is due}
+local function put_off(ids, dues)
+  if #ids == 0 then return end
+  local contents, scores, pairs_ = call('HMGET', ITEMS, unpack(ids)), {}, {}
+  for i = 1, #ids do
+    scores[2 * i - 1], scores[2 * i] = dues[ids[i]], ids[i]
+    pairs_[2 * i - 1], pairs_[2 * i] = ids[i], contents[i]
+    call('HINCRBY', ATTEMPTS, ids[i], 1)
+  end
+  call('PEXPIRE', ATTEMPTS, ATTEMPTS_MS)
+  delay(scores, pairs_)
+  push('HDEL', ITEMS, ids)
+end
+
+-- Have delayed events wait that are due, at the end of the line, at most 100 in a step.
+local function promote()
+  local ids = call('ZRANGEBYSCORE', DELAYED, '-inf', now(), 'LIMIT', 0, MOST_DUE)
+  if #ids == 0 then return end
+  local contents, taken = call('HMGET', LATER, unpack(ids)), call('HMGET', ITEMS, unpack(ids))
+  local due, pairs_, again = {}, {}, {}
+  for i = 1, #ids do
+    if taken[i] then  -- okq has put another event with this id: this one waits until that is gone
+      again[#again + 1], again[#again + 2] = now() + 1000, ids[i]
+    elseif contents[i] then
+      due[#due + 1] = ids[i]
+      pairs_[#pairs_ + 1], pairs_[#pairs_ + 2] = ids[i], contents[i]
+    end
+  end
+  publish(due)
+  push('HSET', ITEMS, pairs_)
+  push('LPUSH', UNCLAIMED, due)
+  push('HDEL', LATER, due)
+  call('ZREM', DELAYED, unpack(ids))
+  push('ZADD', DELAYED, again)
+  if is_closed() then wake(TURNS) end  -- those that wait for the end look for a token only
+end
+
 -- Note in the index when to look at claims: scores and ids.
 local function index(claims)
   push('ZADD', EXPIRY, claims)
@@ -240,12 +315,14 @@ local function index_claims(claims)
   call('SET', SCAN, from + CHUNK, 'PX', SCAN_MS)
 end
 
--- Put back events whose claims have expired, at most 1,000 in a step. Returns: how many
+-- Have delayed events wait that are due, and put back events whose claims have expired, at most 1,000 in a step.
+-- Returns: how many were put back
 local function heal()
+  promote()
   local claims = call('LLEN', CLAIMED)
   if claims == 0 then
     if call('EXISTS', EXPIRY, SCAN) > 0 then call('DEL', EXPIRY, SCAN) end
-    if call('HLEN', ITEMS) == 0 and call('EXISTS', ATTEMPTS) == 1 then call('DEL', ATTEMPTS, ERRORS) end
+    if call('EXISTS', ITEMS, LATER) == 0 and call('EXISTS', ATTEMPTS) == 1 then call('DEL', ATTEMPTS, ERRORS) end
     return 0
   end
   index_claims(claims)
@@ -268,13 +345,26 @@ local function heal()
 end
 
 -- Milliseconds after which a claim may have expired; -1 where nothing is claimed.
-local function due()
+local function expiry()
   local claims = call('LLEN', CLAIMED)
   if claims == 0 then return -1 end
   local first = call('ZRANGE', EXPIRY, 0, 0, 'WITHSCORES')
   local left = first[2] and tonumber(first[2]) - now() or SCAN_MS
   left = math.min(left, call('ZCARD', EXPIRY) == claims and SCAN_MS or SCAN_PAUSE_MS)
   return math.max(1, math.ceil(left))
+end
+
+-- Milliseconds after which the first delayed event is due, 0 if it is overdue; -1 where there is none.
+local function next_due()
+  local first = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')
+  return first[2] and math.max(0, math.ceil(tonumber(first[2]) - now())) or -1
+end
+
+-- Milliseconds after which it is worth another look: a claim may have expired, or an event is due; -1 if neither.
+local function due()
+  local left, delayed = expiry(), next_due()
+  if left < 0 or delayed >= 0 and delayed < left then left = delayed end
+  return left
 end
 
 -- Everything that waits here must learn that the queue has ended: each client that does wakes the next one.

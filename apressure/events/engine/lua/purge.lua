@@ -1,4 +1,4 @@
--- Delete events that wait, those that are next first.
+-- Delete events that wait, those that are next first; where none waits, those that are delayed.
 -- KEYS: those of the prelude
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 how many at most, 4 '1' if the queue must have been created
 -- Returns: {'pushed', number of events that were deleted} | {'missing'} | {'corrupt', why}
@@ -18,4 +18,12 @@ if #ids > 0 then
   wake_putters(bound)
   return {'pushed', tostring(deleted)}
 end
-return {'pushed', '0'}
+ids = call('ZRANGE', DELAYED, 0, ARGV[3] - 1)
+if #ids > 0 then
+  push('HDEL', LATER, ids)
+  push('ZREM', DELAYED, ids)
+  forget(ids)
+  record(ARGV[1], #ids)
+  wake_putters(bound)
+end
+return {'pushed', tostring(#ids)}

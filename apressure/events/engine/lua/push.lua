@@ -13,13 +13,13 @@ if not bound or (is_closed() and ARGV[4] ~= '2') then
   return bound and {'closed'} or created
 end
 if not created then check_types() end
-local length, events = call('LLEN', UNCLAIMED), (#ARGV - 5) / 2
+local events = (#ARGV - 5) / 2
 local room = events
-if bound > 0 and ARGV[4] == '0' then room = math.max(0, bound - length) end
+if bound > 0 and ARGV[4] == '0' then room = math.max(0, bound - occupied()) end
 local letters, ids, pairs_, seen = {}, {}, {}, {}
 for i = 6, 5 + 2 * events, 2 do
   local id = ARGV[i]
-  if seen[id] or call('HEXISTS', ITEMS, id) == 1 then
+  if seen[id] or is_known(id) then
     letters[#letters + 1] = 'd'
   elseif #ids < room then
     letters[#letters + 1] = 'k'
@@ -39,5 +39,6 @@ if #ids > 0 then
   push(ARGV[3] == '1' and 'RPUSH' or 'LPUSH', UNCLAIMED, ids)
 end
 if #letters > 0 then record(ARGV[1], table.concat(letters)) end
+if #ids > 0 then promote() end
 wake_putters(bound)
 return {'pushed', table.concat(letters)}

@@ -14,7 +14,7 @@ if not bound or is_closed() then
   return bound and {'closed'} or created
 end
 if not created then check_types() end
-local room = bound > 0 and math.max(0, bound - call('LLEN', UNCLAIMED)) or CHUNK
+local room = bound > 0 and math.max(0, bound - occupied()) or CHUNK
 local most, chosen = math.min(tonumber(ARGV[3]), CHUNK), #ARGV > 4
 local entries = chosen and {unpack(ARGV, 5)} or call('LRANGE', DEAD, -most, -1)
 local letters, taken, ids, pairs_, kept, seen, passed = {}, {}, {}, {}, {}, {}, 0
@@ -26,7 +26,7 @@ for place = 1, #entries do
   local id, from = read_letter(entry)
   if chosen and not at then
     letters[place] = '0'
-  elseif not id or seen[id] or call('HEXISTS', ITEMS, id) == 1 then
+  elseif not id or seen[id] or is_known(id) then
     letters[place] = 'd'
     kept[#kept + 1] = entry
   else

@@ -1,8 +1,8 @@
 -- Acknowledge events, or put them back (specification: QACK).
 -- KEYS: those of the prelude
--- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 'ack', 'nack' (counts as an attempt), 'fail' (so does this) or
---       'unseen' (does not), 4 '1' to acknowledge waiting events, too, 5... claims (id, token or '' for any claim; with
---       'fail' then an error, or '')
+-- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 'ack', 'nack' (counts as an attempt), 'fail' (so does this),
+--       'later' (so does this) or 'unseen' (does not), 4 '1' to acknowledge waiting events, too, 5... claims (id, token
+--       or '' for any claim; with 'fail' and 'later' then an error, or ''; with 'later' then when it is due)
 -- Returns: {'settled', a letter for each claim: '1' done, '0' the event is not claimed (with this token)} |
 --          {'corrupt', why}
 local before = recall(ARGV[1], ARGV[2])
@@ -12,8 +12,8 @@ if not bound then return created end
 if not created then check_types() end
 ignore_memory_limit()
 local how = ARGV[3]
-local letters, settled, waiting, errors = {}, {}, 0, {}
-local width = how == 'fail' and 3 or 2
+local letters, settled, waiting, errors, dues = {}, {}, 0, {}, {}
+local width = how == 'later' and 4 or how == 'fail' and 3 or 2
 local holders = holders_from(5, width)
 -- A consumer mostly settles the oldest claims in order: one command removes all of them.
 local claims = (#ARGV - 4) / width
@@ -40,7 +40,8 @@ for i = 5, #ARGV, width do
   letters[#letters + 1] = removed > 0 and '1' or '0'
   if removed > 0 then
     settled[#settled + 1] = id
-    if width == 3 and ARGV[i + 2] ~= '' then errors[id] = ARGV[i + 2] end
+    if width > 2 and ARGV[i + 2] ~= '' then errors[id] = ARGV[i + 2] end
+    if how == 'later' then dues[id] = due_at(ARGV[i + 3]) end
   end
 end
 if #settled > 0 then
@@ -54,7 +55,11 @@ if #settled > 0 then
       call('DEL', lock_of(settled[i]))
       if call('HEXISTS', ITEMS, settled[i]) == 1 then back[#back + 1] = settled[i] end
     end
-    put_back(back, function() return how ~= 'unseen' end)
+    if how == 'later' then
+      put_off(back, dues)
+    else
+      put_back(back, function() return how ~= 'unseen' end)
+    end
     keep_errors(errors)
   end
 end

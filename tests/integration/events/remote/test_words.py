@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from apressure import (
+    Backoff,
     ClientClosedError,
     DecodeError,
     DuplicateEventError,
@@ -248,7 +249,7 @@ async def test_serve_and_pipe(open_queue: Open, monkeypatch: pytest.MonkeyPatch)
             raise LookupError(item)
         return item * 2
 
-    piping = asyncio.create_task(pipe(source, double, destination, retry_delay=0.01))  # type: ignore[call-overload]
+    piping = asyncio.create_task(pipe(source, double, destination, retry=Backoff(0.01)))  # type: ignore[call-overload]
     handled: list[bytes] = []
 
     async def handle(item: bytes) -> None:

@@ -1,13 +1,14 @@
 -- The usual case of settle.lua for one acknowledgement, with as few commands as possible: an open queue, no counted
--- attempts, nobody who waits for room, a claim with this token, no claim that has expired, and no claims to look for. In
+-- attempts, nothing delayed, nobody who waits for room, a claim with this token, no claim that has expired, and no claims to look for. In
 -- any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of settle.lua; nil for any other case
 if #ARGV ~= 6 or ARGV[2] == '1' or ARGV[3] ~= 'ack' then return nil end
 local call = redis.call
 local UNCLAIMED, CLAIMED, ITEMS, BOUND, CLOSED, EXPIRY = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6], KEYS[7]
-local ATTEMPTS, ROOM, PUTTERS, SCAN, OP, id = KEYS[8], KEYS[12], KEYS[13], KEYS[14], KEYS[19], ARGV[5]
+local ATTEMPTS, ROOM, PUTTERS, SCAN, OP, id = KEYS[8], KEYS[12], KEYS[13], KEYS[14], KEYS[21], ARGV[5]
+local DELAYED, LATER = KEYS[19], KEYS[20]
 
-if call('EXISTS', CLOSED, ATTEMPTS, ROOM, PUTTERS) > 0 then return nil end
+if call('EXISTS', CLOSED, ATTEMPTS, ROOM, PUTTERS, DELAYED, LATER) > 0 then return nil end
 local last, bound = call('GET', OP), call('GET', BOUND)
 if last then
   last = string.match(last, '^(%d+):')

@@ -1,0 +1,53 @@
+"""`Retry`: what a handler raises to have its item tried again at a time of its choice."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from apressure import validation
+from apressure.concurrency.backoff import Backoff
+from apressure.core.due import MOST_DELAY
+
+RETRY: Final = Backoff()
+"""How long a service pauses before a retry, where the program does not say."""
+
+
+def checked_retry(retry: Any) -> Backoff:
+    """Return the pauses before retries, or raise if they are not a `Backoff`."""
+    if not isinstance(retry, Backoff):
+        raise TypeError(f"retry must be a Backoff, such as Backoff(first=5.0), not {type(retry).__name__}")
+    return retry
+
+
+class Retry(Exception):
+    """Raised by a handler: try this item again, after a pause.
+
+    That was an attempt, and after `max_attempts` of them the item becomes a dead letter, as after any failure. The log
+    has a line, without a traceback.
+
+    Args:
+        reason: Why, for the log and for dead letters.
+        after: Seconds until the item is due; None for the pause that `retry=` of `serve` says.
+
+    Attributes:
+        after: As given.
+
+    Raises:
+        TypeError, ValueError: `after` is invalid.
+
+    Example:
+        >>> async def handle(order):
+        ...     if not await warehouse.has(order):
+        ...         raise Retry("not in stock yet", after=600.0)
+    """
+
+    def __init__(self, reason: str = "", *, after: float | None = None) -> None:
+        super().__init__(reason)
+        self.after = None if after is None else validation.seconds(after, "after", most=MOST_DELAY, none=True)
+
+    def __reduce__(self) -> tuple[object, ...]:  # it may come from another process
+        return _retry, (self.args[0], self.after)
+
+
+def _retry(reason: str, after: float | None) -> Retry:
+    return Retry(reason, after=after)
