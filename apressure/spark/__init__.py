@@ -62,11 +62,9 @@ _WRITTEN_BY_SPARK: Final = (
 
 
 _LATER: Final = {
-    "LagListener": "apressure.spark.listener",
-    "QueueLag": "apressure.spark.lag",
-    "feed": "apressure.spark.pipeline",
+    "LagListener": "apressure.spark.listener", "QueueLag": "apressure.spark.lag", "feed": "apressure.spark.pipeline",
     "sweep": "apressure.spark.pipeline",
-}
+}  # fmt: skip
 """Names that are imported when they are first used: the listener needs pyspark, and Spark's workers need no `feed`."""
 
 if not TYPE_CHECKING:

@@ -26,13 +26,10 @@ __all__ = [
 
 # A program uses one kind of queue: the others are imported on first use.
 _LATER = {
-    "BlockingEventQueue": "apressure.sync.events",
-    "BlockingFileDelivery": "apressure.sync.files",
-    "BlockingFileQueue": "apressure.sync.files",
-    "BlockingQueue": "apressure.sync.pressure",
-    "BlockingTaskDelivery": "apressure.sync.tasks",
-    "BlockingTaskQueue": "apressure.sync.tasks",
-}
+    "BlockingEventQueue": "apressure.sync.events", "BlockingFileDelivery": "apressure.sync.files",
+    "BlockingFileQueue": "apressure.sync.files", "BlockingQueue": "apressure.sync.pressure",
+    "BlockingTaskDelivery": "apressure.sync.tasks", "BlockingTaskQueue": "apressure.sync.tasks",
+}  # fmt: skip
 
 if not TYPE_CHECKING:
     __getattr__ = on_first_use(__name__, _LATER)

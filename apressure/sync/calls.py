@@ -140,6 +140,23 @@ def iterating(method: Callable[Concatenate[Any, P], AsyncIterator[R]]) -> Method
     return cast("Method[P, Iterator[R]]", call)
 
 
+class Behind(Generic[R]):
+    """An attribute of the asynchronous object, as it is.
+
+    Args:
+        text: What it says.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.__doc__ = text
+
+    def __set_name__(self, owner: type[Any], name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type[Any]) -> R:
+        return self if instance is None else getattr(instance._behind, self._name)  # type: ignore[return-value] # noqa: SLF001
+
+
 async def give_back(deliveries: Iterable[protocols.Delivery[Any]]) -> None:
     """Give back deliveries that nobody has got: the last one first, so that they keep their order."""
     for delivery in reversed(list(deliveries)):

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 from apressure import protocols
 from apressure.concurrency.loop_thread import LoopThread
 from apressure.protocols import Delays, NotesErrors
+from apressure.sync.calls import Behind
 
 T = TypeVar("T")
 
@@ -21,37 +22,14 @@ class Delivery(Generic[T]):
     def __repr__(self) -> str:
         return repr(self._behind)
 
-    @property
-    def id(self) -> str:
-        """The name of the delivery, for logs."""
-        return str(self._behind.id)
-
-    @property
-    def item(self) -> T:
-        """The message, decoded. Raises DecodeError where it cannot be decoded; the message stays in flight."""
-        item: T = self._behind.item
-        return item
-
-    @property
-    def raw(self) -> bytes:
-        """The encoded message."""
-        raw: bytes = self._behind.raw
-        return raw
-
-    @property
-    def attempts(self) -> int:
-        """How often the message has been delivered, this time included."""
-        return int(self._behind.attempts)
-
-    @property
-    def redelivered(self) -> bool:
-        """Whether it was delivered before, and not acknowledged."""
-        return bool(self._behind.redelivered)
-
-    @property
-    def settled(self) -> bool:
-        """Whether `ack` or `nack` has been called."""
-        return bool(self._behind.settled)
+    id = Behind[str]("The name of the delivery, for logs.")
+    item = Behind[T](
+        "The message, decoded. Raises DecodeError where it cannot be decoded; the message stays in flight."
+    )
+    raw = Behind[bytes]("The encoded message.")
+    attempts = Behind[int]("How often the message has been delivered, this time included.")
+    redelivered = Behind[bool]("Whether it was delivered before, and not acknowledged.")
+    settled = Behind[bool]("Whether `ack` or `nack` has been called.")
 
     @property
     def can_delay(self) -> bool:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from apressure.files.delivery import FileDelivery
 from apressure.files.queue import FileQueue
-from apressure.sync.calls import block, blocking, receiving, receiving_many
+from apressure.sync.calls import Behind, block, blocking, receiving, receiving_many
 from apressure.sync.delivery import Delivery
 from apressure.sync.verbs import BlockingQueueProducer, KindQueue
 
@@ -19,17 +19,8 @@ class BlockingFileDelivery(Delivery[T]):
 
     extend = blocking(FileDelivery[T].extend)
 
-    @property
-    def expires(self) -> datetime:
-        """When its lease ends; from then on another client may get it."""
-        expires: datetime = self._behind.expires
-        return expires
-
-    @property
-    def put_at(self) -> datetime:
-        """When it was put, as its id says."""
-        put_at: datetime = self._behind.put_at
-        return put_at
+    expires = Behind[datetime]("When its lease ends; from then on another client may get it.")
+    put_at = Behind[datetime]("When it was put, as its id says.")
 
 
 class BlockingFileQueue(KindQueue[T]):
@@ -49,13 +40,7 @@ class BlockingFileQueue(KindQueue[T]):
 
     _delivery = BlockingFileDelivery
 
-    @property
-    def dead_letter_queue(self) -> str | None:
-        """The name of the dead-letter queue, in a directory beside this one; None without `max_attempts`."""
-        name: str | None = self._behind.dead_letter_queue
-        return name
-
-    @property
-    def put_count(self) -> int:
-        """How many messages this object has put."""
-        return int(self._behind.put_count)
+    dead_letter_queue = Behind[str | None](
+        "The name of the dead-letter queue, in a directory beside this one; None without `max_attempts`."
+    )
+    put_count = Behind[int]("How many messages this object has put.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from apressure.sync.calls import block, blocking, iterating, receiving, receiving_many
+from apressure.sync.calls import Behind, block, blocking, iterating, receiving, receiving_many
 from apressure.sync.delivery import Delivery
 from apressure.sync.verbs import BlockingQueueProducer, KindQueue
 from apressure.tasks.delivery import TaskDelivery
@@ -33,21 +33,11 @@ class BlockingTaskDelivery(Delivery[T]):
         """Have `callback()` called, once, when somebody asks to cancel the task: in another thread, so briefly."""
         self._loop.run(lambda: self._behind.on_cancel(callback))
 
-    @property
-    def task(self) -> Task:
-        """The task, as it was when it was reserved."""
-        task: Task = self._behind.task
-        return task
-
-    @property
-    def lease_left(self) -> float:
-        """Seconds for which no other node certainly gets it; below 0 where another one may have it."""
-        return float(self._behind.lease_left)
-
-    @property
-    def cancel_requested(self) -> bool:
-        """Whether somebody has asked to cancel it; renewals and `extend` find out."""
-        return bool(self._behind.cancel_requested)
+    task = Behind[Task]("The task, as it was when it was reserved.")
+    lease_left = Behind[float](
+        "Seconds for which no other node certainly gets it; below 0 where another one may have it."
+    )
+    cancel_requested = Behind[bool]("Whether somebody has asked to cancel it; renewals and `extend` find out.")
 
 
 class BlockingTaskQueue(KindQueue[T]):

@@ -13,6 +13,15 @@ from apressure.exceptions import QueueClosedError, QueueDoesNotExistError, Queue
 from apressure.testing.contract.steps import ITEMS, Opener, begun, drained, fails, in_time
 
 
+async def consumed(queue: Any) -> list[tuple[bytes, int]]:
+    """Consume a queue until its end; returns the items, each with its attempts."""
+    got = []
+    async with queue.consumer(prefetch=1) as consumer:
+        async for item in consumer:
+            got.append((item, consumer.attempts))  # noqa: PERF401 (one at a time)
+    return got
+
+
 class DelayContract:
     """A delayed message comes at its time, once, and counts until then.
 
@@ -110,15 +119,7 @@ class DelayContract:
         await queue.put(b"now")
         await other.close()
         await fails(QueueClosedError, queue.put(b"more", delay=1))
-        got = []
-
-        async def consume() -> None:
-            async with queue.consumer() as consumer:
-                async for item in consumer:
-                    got.append(item)  # noqa: PERF401 (one at a time)
-
-        await in_time(consume())
-        assert got == [b"now", b"later"]
+        assert await in_time(consumed(queue)) == [(b"now", 1), (b"later", 1)]
         await fails(QueueClosedError, other.get())
 
     async def test_a_closed_queue_with_nothing_but_delayed_messages_is_empty_for_now(self, open_queue: Opener) -> None:
@@ -173,17 +174,9 @@ class DelayContract:
         await queue.put(b"1")
         delivery = await in_time(queue.receive())
         await queue.close()
-        got: list[Any] = []
-
-        async def consume() -> None:
-            async with other.consumer() as consumer:
-                async for item in consumer:
-                    got.append((item, consumer.attempts))  # noqa: PERF401 (one at a time)
-
-        consuming = await begun(consume())
+        consuming = await begun(consumed(other))
         await delivery.nack(delay=0.2)
-        await in_time(consuming)
-        assert got == [(b"1", 2)]
+        assert await in_time(consuming) == [(b"1", 2)]
 
     async def test_several_consumers_get_each_message_once(self, open_queue: Opener) -> None:
         queues = [await open_queue() for _ in range(3)]
@@ -191,15 +184,10 @@ class DelayContract:
         await queues[0].put_many(ITEMS, delay=0.2)
         await queues[1].put_many([b"a%d" % number for number in range(250)], delay=0.3)
         await queues[0].close()
-        got: list[bytes] = []
-
-        async def consume(queue: Any) -> None:
-            async with queue.consumer(prefetch=1) as consumer:
-                async for item in consumer:
-                    got.append(item)  # noqa: PERF401 (one at a time)
-
-        await in_time(asyncio.gather(*(consume(queue) for queue in queues)))
-        assert sorted(got) == sorted([*ITEMS, *(b"a%d" % number for number in range(250))])
+        got = await in_time(asyncio.gather(*(consumed(queue) for queue in queues)))
+        assert sorted(item for some in got for item, _ in some) == sorted(
+            [*ITEMS, *(b"a%d" % number for number in range(250))]
+        )
 
     async def test_what_is_due_waits_for_the_end_of_a_pause(self, open_queue: Opener) -> None:
         queue, other = await open_queue(), await open_queue()

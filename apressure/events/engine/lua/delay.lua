@@ -5,37 +5,18 @@
 -- Returns: those of push.lua
 local before = recall(ARGV[1], ARGV[2])
 if before then return {'pushed', before} end
-local bound, created = state(ARGV[3] == '1')
-if not bound or is_closed() then
-  if not bound and created[1] == 'corrupt' then return created end
-  wake(ROOM)  -- the next one that waits for room has to learn that, too
-  return bound and {'closed'} or created
-end
-if not created then check_types() end
-local room = bound > 0 and math.max(0, bound - occupied()) or math.huge
-local letters, ids, scores, contents, seen = {}, {}, {}, {}, {}
-for i = 4, #ARGV, 3 do
-  local id = ARGV[i]
-  if seen[id] or is_known(id) then
-    letters[#letters + 1] = 'd'
-  elseif #ids < room then
-    letters[#letters + 1] = 'k'
-    seen[id] = true
-    ids[#ids + 1] = id
-    -- A fraction keeps the order of events that were put together.
-    scores[#scores + 1], scores[#scores + 2] = due_at(ARGV[i + 2]) + 0.0003 * #ids, id
-    contents[#contents + 1], contents[#contents + 2] = id, ARGV[i + 1]
-  else
-    call('SET', PUTTERS, 1, 'PX', WATCH_MS)
-    break
-  end
-end
+local bound, refusal = open_to_puts(ARGV[3] == '1')
+if not bound then return refusal end
+local letters, places, ids, pairs_ = accepted(4, 3, bound > 0 and math.max(0, bound - occupied()) or math.huge)
 if #ids > 0 then
+  local scores = {}
+  for i = 1, #ids do
+    -- A fraction keeps the order of events that were put together.
+    scores[2 * i - 1], scores[2 * i] = due_at(ARGV[places[i] + 2]) + 0.0003 * i, ids[i]
+  end
   respect_memory_limit()
   forget_attempts(ids)
-  delay(scores, contents)
+  delay(scores, pairs_)
   promote()
 end
-if #letters > 0 then record(ARGV[1], table.concat(letters)) end
-wake_putters(bound)
-return {'pushed', table.concat(letters)}
+return answer_put(letters, bound)

@@ -367,6 +367,51 @@ local function due()
   return left
 end
 
+-- Check that the queue takes events.
+-- back: they were popped before, so its end does not matter
+-- Returns: the bound | nil, the answer that says why it takes none
+local function open_to_puts(expected, back)
+  local bound, created = state(expected)
+  if bound and (back or not is_closed()) then
+    if not created then check_types() end
+    return bound
+  end
+  if not bound and created[1] == 'corrupt' then return nil, created end
+  wake(ROOM)  -- the next one that waits for room has to learn that, too
+  return nil, bound and {'closed'} or created
+end
+
+-- Which of some events a queue with so much room takes, in order.
+-- width: how many arguments each has; the first two are its id and its contents
+-- Returns: a letter for each that was looked at, as push.lua answers | the places of those that it takes in ARGV | their
+--          ids | their ids and contents
+local function accepted(first, width, room)
+  local letters, places, ids, pairs_, seen = {}, {}, {}, {}, {}
+  for i = first, #ARGV, width do
+    local id = ARGV[i]
+    if seen[id] or is_known(id) then
+      letters[#letters + 1] = 'd'
+    elseif #ids < room then
+      letters[#letters + 1] = 'k'
+      seen[id] = true
+      places[#places + 1], ids[#ids + 1] = i, id
+      pairs_[#pairs_ + 1], pairs_[#pairs_ + 2] = id, ARGV[i + 1]
+    else
+      call('SET', PUTTERS, 1, 'PX', WATCH_MS)
+      break
+    end
+  end
+  return letters, places, ids, pairs_
+end
+
+-- The answer of a step that has put events, as `accepted` says.
+local function answer_put(letters, bound)
+  letters = table.concat(letters)
+  if letters ~= '' then record(ARGV[1], letters) end
+  wake_putters(bound)
+  return {'pushed', letters}
+end
+
 -- Everything that waits here must learn that the queue has ended: each client that does wakes the next one.
 local function tell_all()
   wake(TURNS)

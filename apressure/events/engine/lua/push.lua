@@ -6,39 +6,16 @@
 --          (fewer letters than events: the queue is full) | {'missing'} | {'corrupt', why} | {'closed'}
 local before = recall(ARGV[1], ARGV[2])
 if before then return {'pushed', before} end
-local bound, created = state(ARGV[5] == '1')
-if not bound or (is_closed() and ARGV[4] ~= '2') then
-  if not bound and created[1] == 'corrupt' then return created end
-  wake(ROOM)  -- the next one that waits for room has to learn that, too
-  return bound and {'closed'} or created
-end
-if not created then check_types() end
-local events = (#ARGV - 5) / 2
-local room = events
-if bound > 0 and ARGV[4] == '0' then room = math.max(0, bound - occupied()) end
-local letters, ids, pairs_, seen = {}, {}, {}, {}
-for i = 6, 5 + 2 * events, 2 do
-  local id = ARGV[i]
-  if seen[id] or is_known(id) then
-    letters[#letters + 1] = 'd'
-  elseif #ids < room then
-    letters[#letters + 1] = 'k'
-    seen[id] = true
-    ids[#ids + 1] = id
-    pairs_[#pairs_ + 1], pairs_[#pairs_ + 2] = id, ARGV[i + 1]
-  else
-    call('SET', PUTTERS, 1, 'PX', WATCH_MS)
-    break
-  end
-end
+local bound, refusal = open_to_puts(ARGV[5] == '1', ARGV[4] == '2')
+if not bound then return refusal end
+local room = bound > 0 and ARGV[4] == '0' and math.max(0, bound - occupied()) or math.huge
+local letters, _, ids, pairs_ = accepted(6, 2, room)
 if #ids > 0 then
   respect_memory_limit()
   publish(ids)
   forget_attempts(ids)
   push('HSET', ITEMS, pairs_)
   push(ARGV[3] == '1' and 'RPUSH' or 'LPUSH', UNCLAIMED, ids)
+  promote()
 end
-if #letters > 0 then record(ARGV[1], table.concat(letters)) end
-if #ids > 0 then promote() end
-wake_putters(bound)
-return {'pushed', table.concat(letters)}
+return answer_put(letters, bound)

@@ -7,13 +7,8 @@
 --          the queue is full, or this would take too long) | {'closed'} | {'missing'} | {'corrupt', why}
 local before = recall(ARGV[1], ARGV[2])
 if before then return {'moved', before} end
-local bound, created = state(ARGV[4] == '1')
-if not bound or is_closed() then
-  if not bound and created[1] == 'corrupt' then return created end
-  wake(ROOM)  -- the next one that waits for room has to learn that, too
-  return bound and {'closed'} or created
-end
-if not created then check_types() end
+local bound, refusal = open_to_puts(ARGV[4] == '1')
+if not bound then return refusal end
 local room = bound > 0 and math.max(0, bound - occupied()) or CHUNK
 local most, chosen = math.min(tonumber(ARGV[3]), CHUNK), #ARGV > 4
 local entries = chosen and {unpack(ARGV, 5)} or call('LRANGE', DEAD, -most, -1)
