@@ -164,7 +164,7 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
 
     def _change(self, back: bool, due: Due | None = None) -> Change:
         if due is not None:
-            raise NotImplementedError("TODO delays")
+            return Change("later", self.claim, self.failure, self._note_of_error, due.milliseconds)
         return self.nacked if back else Change("complete", self.claim, NO_RESULT)
 
     def _ack_soon(self) -> None:

@@ -12,7 +12,7 @@ class TaskStatistics(BoundedStatistics):
     """A snapshot of a `TaskQueue`: what `BoundedStatistics` says, and more. In flight is what nodes have.
 
     Attributes:
-        scheduled: Tasks that wait for their time.
+        scheduled: Tasks that wait for their time; `delayed` is the same figure.
         started: Tasks that run. Entries that another program has left behind do not count (1,000 are looked at).
         complete: Tasks that have completed, and whose results are kept.
         dead_letters: Tasks that have failed.

@@ -10,7 +10,7 @@ if not bound then return created end
 if call('EXISTS', CLOSED) == 1 then return {'closed'} end
 check_types()
 local most = math.min(tonumber(ARGV[3]), CHUNK)
-local room = bound > 0 and math.max(0, bound - call('LLEN', PENDING)) or most
+local room = bound > 0 and math.max(0, bound - occupied()) or most
 local ids = call('LRANGE', FAILED, -most, -1)
 local moved, looked = 0, 0
 for i = #ids, 1, -1 do

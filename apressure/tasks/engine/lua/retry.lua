@@ -10,7 +10,7 @@ if not bound then return created end
 if call('EXISTS', CLOSED) == 1 then return {'closed'} end
 check_types()
 local id, status, outcome = ARGV[3], standing(ARGV[3])
-if status == 'failed' and bound > 0 and call('LLEN', PENDING) >= bound then
+if status == 'failed' and bound > 0 and occupied() >= bound then
   return {'changed', 'full'}
 elseif status == 'failed' then
   outcome = 'retried'
