@@ -49,8 +49,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 WHERE: dict[str, str] = {
     "queues": NAMES[0], "pending": NAMES[1], "scheduled": NAMES[2], "started": NAMES[3], "listeners": NAMES[4],
-    "complete": NAMES[5], "failed": NAMES[6], "tasks": NAMES[7], "leases": NAMES[8], "bound": NAMES[10], "closed": NAMES[11],
-    "paused": NAMES[12], "op": NAMES[13], "held": KEYS.reserved(b"host_1").decode(),
+    "complete": NAMES[5], "failed": NAMES[6], "tasks": NAMES[7], "leases": NAMES[8], "bound": NAMES[10],
+    "closed": NAMES[11], "paused": NAMES[12], "op": NAMES[13], "held": KEYS.reserved(b"host_1").decode(),
     **{task: f"blueque_task_{task}" for task in ("a", "old", "bad")},
 }  # fmt: skip
 USUAL = {word: values[0] for word, values in VALUES.items()}
