@@ -158,10 +158,6 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
     def _keeps_errors(self) -> bool:
         return True
 
-    @property
-    def can_delay(self) -> bool:
-        return False
-
     def _change(self, back: bool, due: Due | None = None) -> Change:
         if due is not None:
             return Change("later", self.claim, self.failure, self._note_of_error, due.milliseconds)
