@@ -71,7 +71,7 @@ async def run(
         typer.Option("--shutdown-timeout", metavar="SECONDS", min=0, help="How long tasks may go on after a signal."),
     ] = 30.0,
     scheduler: Annotated[
-        bool, typer.Option("--scheduler/--no-scheduler", help="Also enqueue the scheduled tasks that are due.")
+        bool, typer.Option("--scheduler/--no-scheduler", help="Also run a scheduler for the queue.")
     ] = True,
     output: Annotated[bool, typer.Option("--output", help="Show what the tasks write, as it comes.")] = False,
     progress: Progress = None,
