@@ -147,7 +147,7 @@ class Administration(ABC):
 
         On this kind:
             AsyncQueue: The specification's Create. It clears what an earlier queue of the name has left.
-            EventQueue, TaskQueue: An okq or a blueque beside us does not know the bound. Scheduled tasks do not count.
+            EventQueue, TaskQueue: An okq or a blueque beside us does not know the bound.
             FileQueue: It makes the directory, with the bound in it, in one step. Messages in flight count, too. The
                 bound holds for each `FileQueue` of the directory that was made without `bound=`.
         """

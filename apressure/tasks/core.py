@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from apressure import validation
 from apressure.codecs import Codec
@@ -31,7 +32,7 @@ from apressure.tasks.codec import UTF8Codec
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.engine.answers import Claim, Reserved, Status, raw
 from apressure.tasks.engine.lanes import Put, PutLane, ReserveLane, TaskSettler
-from apressure.tasks.engine.steps import MAX_TASKS, New, TaskSteps, Want
+from apressure.tasks.engine.steps import MAX_TASKS, New, TaskSteps, Want, eta_of
 from apressure.tasks.engine.waits import TaskWaits
 from apressure.tasks.letters import Revived, by_their_ends, read
 from apressure.tasks.nodes import processes
@@ -48,7 +49,7 @@ class TaskStatistics(BoundedStatistics):
     """A snapshot of a `TaskQueue`: what `BoundedStatistics` says, and more. In flight is what nodes have.
 
     Attributes:
-        scheduled: Tasks that wait for their time.
+        scheduled: Tasks that wait for their time; `delayed` is the same figure.
         started: Tasks that run. Entries that another program has left behind do not count (1,000 are looked at).
         complete: Tasks that have completed, and whose results are kept.
         dead_letters: Tasks that have failed.
@@ -102,7 +103,6 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
         self.settler = TaskSettler(self.steps, self.result_ttl)
         self._waits = TaskWaits(client, self.steps)
         self._puts = PutLane(self.steps, self._waits)
-        self._schedules = PutLane(self.steps, self._waits)  # these do not wait for room
         self._reservations = ReserveLane(self.steps, self._waits)
 
     def __repr__(self) -> str:
@@ -124,6 +124,8 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
             closed=status.closed,
             paused=status.paused,
             scheduled=status.scheduled,
+            delayed=status.scheduled,
+            next_due=None if status.next_due is None else status.next_due / 1000,
             in_flight=max(status.leased, status.reserved),
             started=status.started,
             complete=status.complete,
@@ -169,8 +171,7 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
     # How its operations end.
 
     def _end(self, error: PressureError) -> int:
-        lanes = (self._puts, self._schedules, self._reservations)
-        return sum(lane.end(error) for lane in lanes) + self._waits.end(error)
+        return self._puts.end(error) + self._reservations.end(error) + self._waits.end(error)
 
     def _release(self, error: PressureError) -> None:
         self._waits.close(error)
@@ -203,21 +204,22 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
     # What is behind puts.
 
     async def _put_one(self, message: bytes, timeout: float | None, due: Due | None) -> str:
-        if due is not None:
-            raise NotImplementedError("TODO delays")
-        task_id = new_id()
-        await self._put(Put([(task_id, message, b"")], self._expected), timeout)
-        return task_id.decode()
+        return await self._put_task(message, timeout, eta_of(due))
 
     async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:
-        if due is not None:
-            raise NotImplementedError("TODO delays")
-        tasks: list[New] = [(new_id(), parameters, b"") for parameters in chunk]
+        etas = itertools.repeat(eta_of(due)) if due is None or not due.absolute else _in_order(due, progress.accepted)
+        tasks: list[New] = [(new_id(), parameters, eta) for parameters, eta in zip(chunk, etas, strict=False)]
         put = Put(tasks, self._expected)
         try:
             await self._put(put, timeout)
         finally:
             progress.accepted += put.done
+
+    async def _put_task(self, parameters: bytes, timeout: float | None, eta: bytes) -> str:
+        """Put a task that is due then, waiting for room; returns its id."""
+        task_id = new_id()
+        await self._put(Put([(task_id, parameters, eta)], self._expected), timeout)
+        return task_id.decode()
 
     async def _put(self, put: Put, timeout: float | None) -> None:
         validation.timeout(timeout)
@@ -267,3 +269,12 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
         except asyncio.CancelledError:
             await wait_shielded(self._reservations.give_back(taken), patience)  # those that are not complete
             raise
+
+
+_MOST_IN_ORDER: Final = 40_000
+
+
+def _in_order(due: Due, first: int) -> Iterator[bytes]:
+    """Yield when tasks are due that are put in several steps for the same time: fractions keep their order."""
+    for number in itertools.count(first):
+        yield repr(due.milliseconds / 1000 + 0.0000005 * min(number, _MOST_IN_ORDER)).encode()

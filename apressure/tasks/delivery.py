@@ -150,13 +150,9 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
         """The change that gives it back."""
         return Change("nack", self.claim, self.failure, self._note_of_error)
 
-    @property
-    def can_delay(self) -> bool:
-        return False
-
     def _change(self, back: bool, due: Due | None = None) -> Change:
         if due is not None:
-            raise NotImplementedError("TODO delays")
+            return Change("later", self.claim, self.failure, self._note_of_error, due.milliseconds)
         return self.nacked if back else Change("complete", self.claim, NO_RESULT)
 
     def _ack_soon(self) -> None:

@@ -186,7 +186,7 @@ class Processor(Claimed):
         task, core = self.task, self._core
         limit = whole(task.fields, "max_attempts") or 0
         used_up = 0 < limit <= task.attempts
-        if change.how == "fail" or (change.how == "nack" and used_up and not task.cancel_requested):
+        if change.how == "fail" or (change.how in ("nack", "later") and used_up and not task.cancel_requested):
             core.steps.counts.dead_lettered_count += 1
             parameters = raw(task.fields.get("parameters", ""))
             logs.dead_letter("TaskQueue", core.name, task.id, task.attempts, parameters, reason=self.logged_reason)

@@ -18,11 +18,10 @@ from apressure.exceptions import ServerError, TaskDoesNotExistError, TaskStatusE
 from apressure.tasks.codec import TaskCodec
 from apressure.tasks.core import Core
 from apressure.tasks.engine.answers import Status, raw
-from apressure.tasks.engine.lanes import Put
 from apressure.tasks.engine.steps import MAX_DELETED, ids_in
 from apressure.tasks.nodes.consumer import TaskConsumer
 from apressure.tasks.options import DEFAULT_RESULT_TTL, OnOrphan, Purgeable, one_of, refuse_unfit, time_of, ttl_of
-from apressure.tasks.task import Task, load_many, new_id
+from apressure.tasks.task import Task, load_many
 
 T = TypeVar("T")
 
@@ -116,42 +115,49 @@ class TaskQueue(Core[T]):
     """`put`, by the name that Blueque has for it."""
 
     @with_deadline()
-    async def schedule(self, parameters: T, eta: datetime | float, *, deadline: float | None = None) -> str:
-        """Have a task enqueued at a time (specification: Schedule Task). A `Scheduler` must run then.
+    async def schedule(
+        self, parameters: T, eta: datetime | float, timeout: float | None = None, *, deadline: float | None = None
+    ) -> str:
+        """Have a task enqueued at a time (specification: Schedule Task), waiting while the queue is full.
+
+        It is `put` with `at=`, which also takes seconds since 1970. The queue's consumers enqueue it when it is due, by
+        the server's clock. A `Scheduler` must run then where the queue has only nodes of the released blueque.
 
         Args:
             parameters: As for `enqueue`.
             eta: When: a datetime with a time zone, or seconds since 1970. A time that has passed, by the server's
                 clock, enqueues it at once.
+            timeout: Seconds to wait for room at most, as for `enqueue`.
             deadline: Seconds for the whole operation, with connecting and repeating; see `enqueue`.
 
         Returns:
             The task's id.
 
         Raises:
-            PressureError: As for `enqueue`; a scheduled task does not wait for room. If its time has passed, it does.
+            PressureError: As for `enqueue`: a scheduled task counts towards the bound.
             TypeError, ValueError: An argument is invalid. Nothing was scheduled.
 
         Cancelled, the task is scheduled, or not.
         """
-        task_id, time = new_id(), repr(time_of(eta)).encode()
-        self.check()
-        await self._schedules.run(Put([(task_id, self._items.encode(parameters), time)], self._expected), None, False)
-        return task_id.decode()
+        time = repr(time_of(eta)).encode()
+        return await self._put_task(self._items.encode(parameters), timeout, time)
 
     @with_deadline()
     async def purge(
         self,
-        status: Purgeable = "pending",
+        status: Purgeable | None = None,
         *,
         older_than: float | None = None,
         on_progress: Callable[[int], object] | None = None,
         deadline: float | None = None,
     ) -> int:
-        """Delete the tasks that have this status when it begins, in steps of up to 250.
+        """Delete the tasks that wait when it begins, the scheduled ones included, in steps of up to 250.
+
+        A scheduled task that becomes due meanwhile may stay.
 
         Args:
-            status: `"pending"`, `"scheduled"`, `"complete"` or `"failed"`. Tasks in hand stay.
+            status: Only tasks with this status: `"pending"`, `"scheduled"`, `"complete"` or `"failed"`; None for the
+                first two. Tasks in hand stay.
             older_than: Only tasks that have not changed for so many seconds, by the server's clock; None for all. A
                 task without a valid time of its latest change counts as old.
             on_progress: Called after each step with how many were deleted so far.
@@ -166,22 +172,25 @@ class TaskQueue(Core[T]):
 
         Cancelled, the oldest tasks are deleted, and the others stay.
         """
-        one_of(get_args(Purgeable), status, "status")
+        if status is not None:
+            one_of(get_args(Purgeable), status, "status")
         if older_than is not None:
             validation.seconds(older_than, "older_than", most=float("inf"), none=True)
         found: Status = await self._existing()
-        left, deleted = found.waiting if status == "pending" else getattr(found, status), 0
-        while left > 0:
-            purged, looked = await self.steps.purge(status, min(left, MAX_DELETED), older_than, self._expected)
-            deleted += purged
-            note_sent()
-            if status in ("pending", "scheduled"):
-                self.steps.counts.deleted_count += purged
-            left -= looked
-            if not looked:
-                break
-            if on_progress is not None:
-                on_progress(deleted)
+        deleted = 0
+        for one in ("pending", "scheduled") if status is None else (status,):
+            left = found.waiting if one == "pending" else getattr(found, one)
+            while left > 0:
+                purged, looked = await self.steps.purge(one, min(left, MAX_DELETED), older_than, self._expected)
+                deleted += purged
+                note_sent()
+                if one in ("pending", "scheduled"):
+                    self.steps.counts.deleted_count += purged
+                left -= looked
+                if not looked:
+                    break
+                if on_progress is not None:
+                    on_progress(deleted)
         return deleted
 
     _purge = purge

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -28,6 +27,9 @@ _TOGETHER: Final = 50
 class Scheduler:
     """Enqueues scheduled tasks at their time (specification: Enqueue Scheduled Tasks), for some queues or all.
 
+    Consumers and puts of apressure do that for their queues, too. A queue with nodes of the released blueque only, or
+    with consumers that are stopped at times, needs a scheduler.
+
     Any number of schedulers may run at a time: each task moves once. A round also takes tasks from nodes of apressure
     that are gone, and deletes results that have expired. A task that apressure schedules wakes the scheduler if it is
     due first. The released blueque tells nobody: what it schedules less than a second ahead may be up to a second late.
@@ -35,7 +37,7 @@ class Scheduler:
     Args:
         client: The client.
         queues: The names of the queues; None for all that exist, also those that are made later.
-        clock: Returns the time in seconds since 1970. It is read once a round.
+        clock: Returns the time in seconds since 1970, and is read once a round; None for the server's clock.
         result_ttl: Seconds for which results are kept; None keeps them.
 
     Raises:
@@ -51,7 +53,7 @@ class Scheduler:
         client: Client,
         queues: Iterable[str] | None = None,
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         result_ttl: float | None = DEFAULT_RESULT_TTL,
     ) -> None:
         if isinstance(queues, str):
@@ -97,7 +99,7 @@ class Scheduler:
         Cancelled, each task is scheduled or enqueued.
         """
         self._client.check()
-        now = self._clock()
+        now = None if self._clock is None else self._clock()
         if self._all:
             await self._find()
         queues = list(self._queues.values())
@@ -124,7 +126,7 @@ class Scheduler:
                 except ValueError as error:  # another program has written it
                     self._tell(name, error)
 
-    async def _tend(self, steps: TaskSteps, now: float) -> float:
+    async def _tend(self, steps: TaskSteps, now: float | None) -> float:
         """Look after one queue. Returns in how many seconds to look again."""
         try:
             pause = await steps.tend(now, self._ttl)

@@ -93,7 +93,7 @@ class TestFakeRedisEvents(QueueContract, DeadLetterContract, PauseContract, Dela
             yield open_queue
 
 
-class TestTaskQueue(QueueContract, DeadLetterContract, PauseContract):
+class TestTaskQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -107,7 +107,7 @@ class TestTaskQueue(QueueContract, DeadLetterContract, PauseContract):
                 await queue.delete()
 
 
-class TestFakeRedisTasks(QueueContract, DeadLetterContract, PauseContract):
+class TestFakeRedisTasks(QueueContract, DeadLetterContract, PauseContract, DelayContract):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
         server = fakeredis.FakeServer()

@@ -32,6 +32,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "failed": (None, ["bad"], ["bad", "old"], ["gone"], "x"),
     "tasks": (["a", "old"], None, "x"),
     "leases": ({"a": 5}, None, {"b": 5}, "x"),
+    "scheduled": (None, {"old": 5}, {"a": 5, "gone": 6, "new": 7}, {"later": 9999999999}, "x"),
     "bound": (None, "5", "2", "1", "0", "05", "-1", "x", "", "9" * 14, ["1"]),
     "closed": (None, "1", ["x"]),
     "paused": (None, "1"),
@@ -42,14 +43,14 @@ VALUES: dict[str, tuple[Any, ...]] = {
           {**RESERVED, "reclaimed_node": "host_1"}, {**OURS, "pid": "8"},
           {name: value for name, value in OURS.items() if name != "pid"}, {"status": "pending"}, "x"),
     "old": (ENDED, {**ENDED, "updated": LONG_AGO}, {"status": "complete"}, {**ENDED, "updated": "nan"}, OURS,
-            None, "x"),
+            {"status": "scheduled", "queue": "jobs"}, None, "x"),
     "bad": (FAILED, {**FAILED, "updated": LONG_AGO}, {"status": "failed"}, {**FAILED, "updated": FAR}, ENDED,
             None, "x"),
 }  # fmt: skip
 WHERE: dict[str, str] = {
-    "queues": NAMES[0], "pending": NAMES[1], "started": NAMES[3], "listeners": NAMES[4], "complete": NAMES[5],
-    "failed": NAMES[6], "tasks": NAMES[7], "leases": NAMES[8], "bound": NAMES[10], "closed": NAMES[11],
-    "paused": NAMES[12], "op": NAMES[13], "held": KEYS.reserved(b"host_1").decode(),
+    "queues": NAMES[0], "pending": NAMES[1], "scheduled": NAMES[2], "started": NAMES[3], "listeners": NAMES[4],
+    "complete": NAMES[5], "failed": NAMES[6], "tasks": NAMES[7], "leases": NAMES[8], "bound": NAMES[10],
+    "closed": NAMES[11], "paused": NAMES[12], "op": NAMES[13], "held": KEYS.reserved(b"host_1").decode(),
     **{task: f"blueque_task_{task}" for task in ("a", "old", "bad")},
 }  # fmt: skip
 USUAL = {word: values[0] for word, values in VALUES.items()}
@@ -63,8 +64,8 @@ CALLS: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "start": ("settle", START, {"a": RESERVED}),
 }
 ARGUMENTS: dict[str, dict[int, tuple[Any, ...]]] = {
-    "enqueue": {1: (1,), 2: (1,), 3: ("a", ""), 5: (FAR, LONG_AGO)},
-    "complete": {0: (1,), 1: ("0.0",), 2: ("fail", "nack", "unseen", "progress"), 3: ("old", "gone"),
+    "enqueue": {1: (1,), 2: (1,), 3: ("a", ""), 5: (FAR, LONG_AGO, "+60000")},
+    "complete": {0: (1,), 1: ("0.0",), 2: ("fail", "nack", "later:60000", "unseen", "progress"), 3: ("old", "gone"),
                  4: ("", "theirs"), 5: ("host_2",), 6: ("",)},
     "start": {0: (1,), 2: ("progress",), 3: ("old", "gone"), 4: ("", "theirs"), 5: ("host_2",), 6: ("8",)},
 }  # fmt: skip
@@ -96,7 +97,7 @@ def write(db: redis.Redis, state: dict[str, Any]) -> None:
             pipe.rpush(key, *value)
         elif isinstance(value, set):
             pipe.sadd(key, *value)
-        elif isinstance(value, dict) and word in ("queues", "leases"):
+        elif isinstance(value, dict) and word in ("queues", "leases", "scheduled"):
             pipe.zadd(key, value)
         elif isinstance(value, dict):
             pipe.hset(key, mapping=value)
@@ -108,7 +109,7 @@ def write(db: redis.Redis, state: dict[str, Any]) -> None:
 def timeless(kind: bytes, value: Any) -> Any:
     """Replace the time of the step; hashes and sets have no order."""
     if isinstance(value, list):
-        values = [b"now" if re.fullmatch(rb"1\d{9}\.\d{6}", one) else one for one in value]
+        values = [b"now" if re.fullmatch(rb"1\d{9}\.\d{3,}", one) else one for one in value]
         if kind == b"hash":
             return dict(zip(values[::2], values[1::2], strict=True))
         return set(values) if kind == b"set" else values

@@ -85,6 +85,7 @@ class Status(NamedTuple):
         listeners: Listeners that are registered.
         listed: Whether it is among the names of all queues.
         due: Milliseconds until a lease may end; None if nothing is leased.
+        next_due: Milliseconds until the first scheduled task is due, 0 if it is overdue; None if there is none.
     """
 
     bound: int
@@ -101,6 +102,7 @@ class Status(NamedTuple):
     listeners: int
     listed: bool
     due: int | None
+    next_due: int | None
 
     @property
     def exists(self) -> bool:
@@ -164,9 +166,10 @@ def read(answer: Any, name: str) -> Any:  # noqa: PLR0912 (one branch for each k
             reason: Reason = answer[0].decode()
             return Wait(reason, answer[1] if answer[1] >= 0 else None, answer[2] == 1)
         case b"status":
-            bound, is_closed, is_paused, *counts, listed, lease = answer[1:]
+            bound, is_closed, is_paused, *counts, listed, lease, next_due = answer[1:]
             flags = (bound >= 0, is_closed == 1, is_paused == 1)
-            return Status._make((max(0, bound), *flags, *counts, listed == 1, lease if lease >= 0 else None))
+            times = (time if time >= 0 else None for time in (lease, next_due))
+            return Status._make((max(0, bound), *flags, *counts, listed == 1, *times))
         case b"closed":
             return closed(name)
         case b"missing":

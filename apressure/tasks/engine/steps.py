@@ -20,6 +20,7 @@ from apressure.connection.sender import StepSender, flag
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
 from apressure.core.driver import Connection, OnAnswer
+from apressure.core.due import Due
 from apressure.exceptions import DurabilityError
 from apressure.tasks.engine.answers import Claim, Reserved, read, text
 from apressure.tasks.engine.keys import QUEUES, TaskKeys
@@ -33,10 +34,17 @@ MAX_DELETED: Final = 250
 
 _CHUNK: Final = 100
 
-How = Literal["start", "progress", "complete", "fail", "nack", "unseen"]
+How = Literal["start", "progress", "complete", "fail", "nack", "later", "unseen"]
 
 New = tuple[bytes, bytes, bytes]
-"""A new task: its id, its parameters, and the time at which it is due as text, or nothing."""
+"""A new task: its id, its parameters, and when it is due, as `eta_of` returns it."""
+
+
+def eta_of(due: Due | None) -> bytes:
+    """Return when a task is due, as scripts take it: seconds since 1970, or `+` and milliseconds; nothing for now."""
+    if due is None:
+        return b""
+    return repr(due.milliseconds / 1000).encode() if due.absolute else b"+%d" % due.milliseconds
 
 
 class Change(NamedTuple):
@@ -47,12 +55,14 @@ class Change(NamedTuple):
         claim: The claim on it.
         value: The process, the result, or the error.
         fields: Fields of its hash that are set, too.
+        delay: Milliseconds until it is due; of `"later"`.
     """
 
     how: How
     claim: Claim
     value: bytes = b""
     fields: Mapping[str, str] = {}
+    delay: int = 0
 
 
 class Want(NamedTuple):
@@ -127,8 +137,8 @@ class TaskSteps(StepSender):
         `ttl`: seconds for which results are kept; 0 keeps them.
         """
         arguments: list[Argument] = [b"0", repr(float(ttl))]
-        for how, claim, value, fields in changes:
-            arguments += (how, *claim, value, len(fields))
+        for how, claim, value, fields, delay in changes:
+            arguments += (f"later:{delay}" if how == "later" else how, *claim, value, len(fields))
             for pair in fields.items():
                 arguments += pair
         return self._send(self._unnumbered.call("settle"), arguments, on_answer, 0)
@@ -192,16 +202,19 @@ class TaskSteps(StepSender):
         age = b"" if older_than is None else repr(float(older_than))
         return _pair(await self._numbered("purge", what, most, age, flag(expected)))
 
-    async def tend(self, now: float, ttl: float) -> float:
+    async def tend(self, now: float | None, ttl: float) -> float:
         """Look after the queue: enqueue the tasks that are due by this time, and clean up; see `lua/tend.lua`.
+
+        `now`: seconds since 1970; None for the server's time.
 
         Returns:
             In how many seconds there is more to do; infinite where nobody knows of anything.
         """
-        _, _, more, eta, lease = await self._run("tend", repr(float(now)), repr(float(ttl)), MAX_TASKS)
+        time = b"" if now is None else repr(float(now))
+        _, _, more, *times = await self._run("tend", time, repr(float(ttl)), MAX_TASKS)
         if more:
             return 0.0
-        return max(0.0, min(float(eta) - now if eta else math.inf, lease / 1000 if lease >= 0 else math.inf))
+        return min((milliseconds / 1000 for milliseconds in times if milliseconds >= 0), default=math.inf)
 
     async def requeue(self, most: int, expected: bool = False) -> tuple[int, int]:
         """Enqueue failed tasks again, the oldest first. Returns how many were, and how many were looked at."""

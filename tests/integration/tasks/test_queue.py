@@ -16,6 +16,7 @@ from apressure import (
     LeaseLostError,
     QueueClosedError,
     QueueEmptyError,
+    QueueFullError,
     TaskClient,
     TaskDoesNotExistError,
     TaskFailedError,
@@ -364,16 +365,20 @@ async def test_what_the_release_enqueues_is_found_within_a_second(queue: TaskQue
     await delivery.complete("done")
 
 
-async def test_scheduling_does_not_wait_for_room(open_queue: Open, db: redis.Redis) -> None:
-    queue = await open_queue(bound=1)
+async def test_scheduling_waits_for_room(open_queue: Open, db: redis.Redis) -> None:
+    queue = await open_queue(bound=2)
+    await queue.schedule("later", time.time() + 3600)
     await queue.enqueue("a")
-    waiting = asyncio.create_task(queue.enqueue("b"))
+    with pytest.raises(QueueFullError):
+        await queue.schedule("b", time.time() + 3600, timeout=0)
+    waiting = asyncio.create_task(queue.schedule("b", time.time() + 3600))
     while queue._puts._parked is None:
         await asyncio.sleep(0.01)
-    await in_time(queue.schedule("later", time.time() + 3600))
-    assert not waiting.done()
     await (await queue.receive()).complete()
     await in_time(waiting)
+    assert (await queue.statistics()).scheduled == 2
+    assert await queue.purge("scheduled") == 2
+    await queue.put_many(range(2), timeout=0)
     consistent(db)
 
 

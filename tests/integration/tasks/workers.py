@@ -1,13 +1,16 @@
 """Processes that work on tasks: `python -m tests.integration.tasks.workers KIND URL TAG`.
 
-Each line that it writes is what it knows: `put ID`, `began ID`, `ended ID`, `done ID`.
+Each line that it writes is what it knows: `put ID`, `began ID`, `ended ID`, `done ID`; of tasks that it gives back for
+later `back ID TIME`, or `got`, `gives` and `gave`, each with the id, the attempt and the time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
+import time
 
 from apressure import LeaseLostError, TaskClient
 
@@ -47,10 +50,35 @@ async def hold(client: TaskClient, tag: str) -> None:
         await asyncio.sleep(3600)
 
 
+async def later(client: TaskClient, tag: str) -> None:
+    """Give back each task, to be due after so many seconds."""
+    queue = client.queue("jobs")
+    while True:
+        delivery = await queue.receive(lease=600)
+        begun = time.time()
+        await delivery.nack(ValueError("not yet"), delay=float(tag))
+        note(f"back {delivery.id} {begun}")
+
+
+async def retry(client: TaskClient, _: str) -> None:
+    """Give back each task for later, until its third attempt."""
+    async with client.queue("jobs").consumer("manual", lease=LEASE) as consumer:
+        async for delivery in consumer:
+            what = f"{delivery.id} {delivery.attempts}"
+            note(f"got {what} {time.time()}")
+            with contextlib.suppress(LeaseLostError):
+                if delivery.attempts < 3:
+                    note(f"gives {what} {time.time()}")
+                    await delivery.nack("again", delay=0.2)
+                    note(f"gave {what} {time.time()}")
+                else:
+                    await delivery.complete()
+
+
 async def main(kind: str, url: str, tag: str) -> None:
     async with TaskClient(url) as client:
         note("ready")
-        await {"put": put, "process": process, "hold": hold}[kind](client, tag)
+        await {"put": put, "process": process, "hold": hold, "later": later, "retry": retry}[kind](client, tag)
 
 
 if __name__ == "__main__":

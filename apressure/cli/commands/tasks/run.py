@@ -59,7 +59,7 @@ async def run(
     ] = 3,
     shutdown_timeout: Annotated[float, SHUTDOWN_TIMEOUT] = 30.0,
     scheduler: Annotated[
-        bool, option("scheduler/--no-scheduler", "Also enqueue the scheduled tasks that are due.")
+        bool, option("scheduler/--no-scheduler", "Also run a scheduler for the queue.")
     ] = True,
     output: Annotated[bool, option("output", "Show what the tasks write, as it comes.")] = False,
     progress: Progress = None,

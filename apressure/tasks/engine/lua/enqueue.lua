@@ -1,7 +1,7 @@
 -- Enqueue as many tasks as there is room for, in order, or schedule them (specification: Submission, Schedule Task).
 -- KEYS: those of the prelude
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 '1' if the queue must have been created, 4... tasks (id, parameters,
---       the time at which it is due or '')
+--       when it is due, as `due_at` reads it, or '')
 -- Returns: {'put', number of tasks that are in the queue} (fewer than were given: it is full) | {'missing'} |
 --          {'corrupt', why} | {'closed'}
 local before, text, closed = begin(ARGV[1], ARGV[2])
@@ -9,27 +9,23 @@ if before then return {'put', before} end
 local bound, created = state(ARGV[3] == '1', text)
 if not bound then return created end
 if closed then return {'closed'} end
-local room = bound > 0 and math.max(0, bound - call('LLEN', PENDING)) or math.huge
-local ids, pending, scheduled, earliest = {}, {}, {}, math.huge
+local taken = occupied()
+local room = bound > 0 and math.max(0, bound - taken) or math.huge
+local ids, pending, scheduled = {}, {}, {}
 for i = 4, #ARGV, 3 do
-  local eta = ARGV[i + 2] ~= '' and tonumber(ARGV[i + 2])
-  if eta and eta > tonumber(stamp()) then
-    scheduled[#scheduled + 1], scheduled[#scheduled + 2] = ARGV[i + 2], ARGV[i]
-    earliest = math.min(earliest, eta)
+  if #ids >= room then break end
+  local eta = ARGV[i + 2] ~= '' and due_at(ARGV[i + 2])
+  if eta and tonumber(eta) > tonumber(stamp()) then
+    scheduled[#scheduled + 1], scheduled[#scheduled + 2] = eta, ARGV[i]
   else
-    if #pending >= room then break end
     pending[#pending + 1] = ARGV[i]
   end
   ids[#ids + 1] = ARGV[i]
 end
 if #ids > 0 then
   if #pending > 0 then tell() end
-  if #scheduled > 0 then
-    local first = call('ZRANGE', SCHEDULED, 0, 0, 'WITHSCORES')[2]
-    if not first or earliest < tonumber(first) then call('PUBLISH', SCHEDULERS, NAME) end
-  end
-  push('LPUSH', PENDING, pending)  -- an error here, and nothing has been written
-  push('ZADD', SCHEDULED, scheduled)
+  push('LPUSH', PENDING, pending)
+  schedule(scheduled)
   local later = 2  -- where in `scheduled` the next id is
   for i = 1, #ids do
     local task, at = TASK .. ids[i], 1 + 3 * i
@@ -39,7 +35,7 @@ if #ids > 0 then
       'created', stamp(), 'updated', stamp()
     )
     if waits then
-      call('HSET', task, 'eta', ARGV[at + 2])
+      call('HSET', task, 'eta', scheduled[later - 1])
       later = later + 2
     end
   end
@@ -47,5 +43,6 @@ if #ids > 0 then
   redis.pcall('ZINCRBY', QUEUES, 0, NAME)
   for i = 1, #ids, CHUNK do redis.pcall('LPUSH', TASKS, unpack(ids, i, math.min(i + CHUNK - 1, #ids))) end
   record(ARGV[1], #ids)
+  promote()
 end
 return {'put', tostring(#ids)}

@@ -56,5 +56,5 @@ for i = 1, #ids do
 end
 sweep(math.min(2 * looked, 2 * CHUNK))
 record(ARGV[1], deleted .. ':' .. looked)
-if what == 'pending' and looked > 0 then tell_room(bound) end
+if (what == 'pending' or what == 'scheduled') and looked > 0 then tell_room(bound) end
 return {'purged', deleted .. ':' .. looked}

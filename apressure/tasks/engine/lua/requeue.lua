@@ -8,7 +8,7 @@ if before then return {'moved', before} end
 local bound, refused = state_to_revive(ARGV[4] == '1')
 if not bound then return refused end
 local most = math.min(tonumber(ARGV[3]), CHUNK)
-local room = bound > 0 and math.max(0, bound - call('LLEN', PENDING)) or most
+local room = bound > 0 and math.max(0, bound - occupied()) or most
 local ids = call('LRANGE', FAILED, -most, -1)
 local moved, looked = 0, 0
 for i = #ids, 1, -1 do

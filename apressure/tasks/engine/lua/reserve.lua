@@ -1,5 +1,5 @@
 -- Reserve tasks for a listener, those that are next first (specification: Node Task Pop), and return all that is known
--- of them. It first takes back what nodes of ours have lost.
+-- of them. It first takes back what nodes of ours have lost, and has scheduled tasks wait that are due.
 -- KEYS: those of the prelude
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 the most tasks, 4 milliseconds of the lease, 5 token of the claims,
 --       6 listener, 7 limit of the attempts at a task or 0, 8 'fail' or 'retry': what happens to a task whose node dies,
@@ -23,6 +23,12 @@ local STALE = {
 local REPLACED = {node = true, updated = true, token = true, returned = true}
 local DONE = {reserved = true, started = true, complete = true, failed = true}
 
+-- Milliseconds after which it is worth another try in any case: a lease ends, or a task is due; -1 if neither.
+local function again()
+  local lease, scheduled = due(), next_due()
+  return (lease < 0 or scheduled >= 0 and scheduled < lease) and scheduled or lease
+end
+
 local before, text, closed, paused = begin(ARGV[1], ARGV[2])
 if before then
   -- The reply to this very step was lost: answer again with what is still reserved by it.
@@ -37,9 +43,11 @@ if not bound then return created end
 created = created and 1 or 0
 call('LLEN', RESERVED .. listener)
 call('LLEN', PENDING)
+local some_scheduled = call('ZCARD', SCHEDULED) > 0
 ignore_memory_limit()
+if some_scheduled then promote() end
 local some_left = reclaim() == LOOKED_AT
-if paused then return with_given_up({'paused', due(), created}) end
+if paused then return with_given_up({'paused', again(), created}) end
 if some_left then return with_given_up({'tasks', {}, 0, 0, {}}) end
 
 -- First it reads.
@@ -112,10 +120,10 @@ if looked > 0 then
   tell_room(bound)
   return with_given_up({'tasks', found, #dead, looked - #found - #dead, claim})
 end
-local again = due()
+local milliseconds = again()
 if closed then
   local others = ARGV[10] ~= '' and call('ZCARD', LEASES) > tonumber(ARGV[10])
-  if others or call('ZCARD', SCHEDULED) > 0 then return with_given_up({'draining', again, created}) end
+  if others or call('ZCARD', SCHEDULED) > 0 then return with_given_up({'draining', milliseconds, created}) end
   return with_given_up({'closed'})
 end
-return with_given_up({'empty', again, created})
+return with_given_up({'empty', milliseconds, created})

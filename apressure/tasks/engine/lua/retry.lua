@@ -8,7 +8,7 @@ if before then return {'changed', before} end
 local bound, refused = state_to_revive(ARGV[4] == '1')
 if not bound then return refused end
 local id, status, outcome = ARGV[3], standing(ARGV[3])
-if status == 'failed' and bound > 0 and call('LLEN', PENDING) >= bound then
+if status == 'failed' and bound > 0 and occupied() >= bound then
   return {'changed', 'full'}
 elseif status == 'failed' then
   outcome = 'retried'

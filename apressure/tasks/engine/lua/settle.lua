@@ -2,15 +2,15 @@
 -- Successfully, Task Failed).
 -- KEYS: those of the prelude
 -- ARGV: 1 '1' if this repeats a step, 2 seconds for which results are kept or 0, 3... for each task: 'start', 'progress',
---       'complete', 'fail', 'nack' (counts as an attempt) or 'unseen' (does not); id; token, or '' if the released blueque
---       has reserved it; listener; the process, nothing, the result, the error, or why it goes back; the number of fields
---       that are set, too; the names and values of these
+--       'complete', 'fail', 'nack' (counts as an attempt), 'later:' and milliseconds (so does this: it is due after these)
+--       or 'unseen' (does not); id; token, or '' if the released blueque has reserved it; listener; the process, nothing,
+--       the result, the error, or why it goes back; the number of fields that are set, too; the names and values of these
 -- Returns: {'settled', a letter for each task: '1' done, '0' others have it, or it has ended, '-' there is no such task}
 -- The token makes a repeat safe: a claim that has ended changes nothing, and it is known who ended it.
 -- What is in lists and sets of many tasks is written at the end, for all of them at once.
 local kinds, nodes, i = {}, {}, 3
 while i <= #ARGV do
-  kinds[ARGV[i]] = true
+  kinds[string.match(ARGV[i], '^%l*')] = true
   if ARGV[i] ~= 'start' and ARGV[i] ~= 'progress' then nodes[ARGV[i + 3]] = true end
   i = i + 6 + 2 * tonumber(ARGV[i + 5])
 end
@@ -18,6 +18,7 @@ for node in pairs(nodes) do call('LLEN', RESERVED .. node) end
 if kinds['complete'] then call('LLEN', COMPLETE) end
 if kinds['fail'] then call('LLEN', FAILED) end
 if kinds['nack'] or kinds['unseen'] then call('LLEN', PENDING) end
+if kinds['later'] then call('ZCARD', SCHEDULED) end
 ignore_memory_limit()
 
 local letters, back, ended, checked = {}, false, 0, false
@@ -68,13 +69,14 @@ while i <= #ARGV do
       call('HSET', task, 'updated', stamp(), unpack(ARGV, first, i - 1))
     else
       if first < i then call('HSET', task, unpack(ARGV, first, i - 1)) end
-      local succeeds = how == 'complete'
+      local succeeds, delay = how == 'complete', string.match(how, '^later:(%d+)$')
+      local tries_again = how == 'nack' or delay
       local tried = succeeds and {} or some_of(id, 'attempts', 'max_attempts')
       local attempts, limit = natural(tried[1]) or 0, natural(tried[2]) or 0
-      if succeeds or how == 'fail' or (how == 'nack' and limit > 0 and attempts >= limit) then
+      if succeeds or how == 'fail' or (tries_again and limit > 0 and attempts >= limit) then
         local status = succeeds and 'complete' or 'failed'
         if not succeeds and value == '' then value = reason(id) end
-        if how == 'nack' then
+        if tries_again then
           write()
           call('LLEN', FAILED)
         end
@@ -88,9 +90,9 @@ while i <= #ARGV do
       else
         write()
         if how == 'unseen' and attempts > 0 then call('HSET', task, 'attempts', attempts - 1) end
-        put_back(id, node, is[1] == 'started' and is[4])
+        put_back(id, node, is[1] == 'started' and is[4], delay and due_at('+' .. delay))
         call('HSET', task, 'returned', token)
-        back = true
+        back = back or not delay
       end
     end
   end
@@ -107,4 +109,7 @@ if ended > 0 then
   back = back or call('EXISTS', CLOSED) == 1
 end
 if back then tell() end
+-- A key that another program has damaged is no reason not to note what has happened.
+local scheduled = next(nodes) and redis.pcall('ZCARD', SCHEDULED)
+if type(scheduled) == 'number' and scheduled > 0 and type(redis.pcall('LLEN', PENDING)) == 'number' then promote() end
 return {'settled', table.concat(letters)}

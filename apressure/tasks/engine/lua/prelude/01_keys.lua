@@ -18,9 +18,11 @@ local LOOKED_AT = 100          -- how many leases, results and nodes a step look
 local LOST = 'the node that ran the task died, or was cut off'
 local STALE_AFTER = 30000      -- milliseconds after which a listener that has left is looked at again
 local AHEAD = 3600             -- seconds by which the clock of another host may be ahead of the server's
+local MOST_DUE = 100           -- how many scheduled tasks a step has wait
 local stamped
 local given_up = {}             -- tasks that this step has given up: {id, parameters, how often they were tried}
 local lost = {}                 -- tasks that this step is about to give up, the newest first: see `fail_lost`
+local due_then = {}             -- how many tasks this step has scheduled for each time, as it was given
 
 -- The time as Blueque writes it: seconds with a fraction.
 local function stamp()
@@ -67,6 +69,34 @@ end
 -- Tell those who wait for room.
 local function tell_room(bound)
   if bound > 0 then call('PUBLISH', ROOM, 'room') end
+end
+
+-- How many tasks count towards the bound: those that wait, and those that are scheduled.
+local function occupied()
+  return call('LLEN', PENDING) + call('ZCARD', SCHEDULED)
+end
+
+-- When a task is due that was given as '+' and milliseconds from now, or as seconds since 1970.
+-- Returns: seconds, a text. A fraction keeps the order of tasks of this step that were given the same.
+local function due_at(given)
+  local delay, before = string.match(given, '^%+(%d+)$'), due_then[given] or 0
+  due_then[given] = before + 1
+  if not delay and before == 0 then return given end
+  return string.format('%.7f', (delay and tonumber(stamp()) + delay / 1000 or tonumber(given)) + 0.0000005 * before)
+end
+
+-- Schedule tasks (specification: Schedule Task), and tell clients and schedulers that wait, if one of them is now the
+-- first that is due.
+-- dues: when each is due, and its id
+local function schedule(dues)
+  if #dues == 0 then return end
+  local first, earliest = call('ZRANGE', SCHEDULED, 0, 0, 'WITHSCORES')[2], math.huge
+  for i = 1, #dues, 2 do earliest = math.min(earliest, tonumber(dues[i])) end
+  if not first or earliest < (tonumber(first) or math.huge) then
+    tell()
+    call('PUBLISH', SCHEDULERS, NAME)
+  end
+  push('ZADD', SCHEDULED, dues)
 end
 
 -- Some fields of a task, or an empty table.
@@ -128,18 +158,20 @@ local function reason(id)
   return (string.gsub(kept, '\t', ': '))
 end
 
--- A task goes back, first in line. One that somebody has asked to cancel has failed instead.
-local function put_back(id, node, pid)
+-- A task goes back, first in line, or to be due at a time. One that somebody has asked to cancel has failed instead.
+-- due: as `due_at` returns it, or nil
+local function put_back(id, node, pid, due)
   if call('HEXISTS', TASK .. id, 'cancel_requested') == 1 then
     finish(id, 'failed', 'error', 'cancelled', node, pid)
     call('HDEL', TASK .. id, 'token')
     return
   end
   check_holder(node, pid)
-  call('PUBLISH', TASK .. id, 'pending')
-  call('RPUSH', PENDING, id)
+  call('PUBLISH', TASK .. id, due and 'scheduled' or 'pending')
+  if due then schedule({due, id}) else call('RPUSH', PENDING, id) end
   release(id, node, pid)
-  call('HSET', TASK .. id, 'status', 'pending', 'updated', stamp())
+  call('HSET', TASK .. id, 'status', due and 'scheduled' or 'pending', 'updated', stamp())
+  if due then call('HSET', TASK .. id, 'eta', due) end
   call('HDEL', TASK .. id, 'token', 'reclaimed_node')
 end
 
@@ -229,6 +261,36 @@ end
 local function due()
   local first = call('ZRANGE', LEASES, 0, 0, 'WITHSCORES')
   return first[2] and math.max(1, math.ceil(tonumber(first[2]) - now())) or -1
+end
+
+-- Have scheduled tasks wait that are due, at the end of the line (specification: Enqueue Scheduled Tasks).
+-- time: by which they are due, in seconds, a text; now by default | most: how many; 100 by default
+-- Returns: how many wait now, how many were due
+local function promote(time, most)
+  time, most = time or stamp(), most or MOST_DUE
+  local ids = call('ZRANGEBYSCORE', SCHEDULED, '-inf', time, 'LIMIT', 0, most)
+  if #ids == 0 then return 0, 0 end
+  local DONE = {reserved = true, started = true, complete = true, failed = true}
+  local pending = {}
+  tell()
+  for i = 1, #ids do
+    local task = some_of(ids[i], 'status', 'queue')
+    -- It may have been deleted, or a node has it, or had it. A status that nobody knows is no reason to lose it.
+    if (task[1] or task[2]) and not DONE[task[1]] then pending[#pending + 1] = ids[i] end
+  end
+  push('LPUSH', PENDING, pending)
+  push('ZREM', SCHEDULED, ids)
+  for i = 1, #pending do call('HSET', TASK .. pending[i], 'status', 'pending', 'updated', time) end
+  return #pending, #ids
+end
+
+-- Milliseconds after which the first scheduled task is due, 0 if it is overdue; -1 where there is none.
+-- time: seconds from which this counts, a text; now by default
+local function next_due(time)
+  local first = call('ZRANGE', SCHEDULED, 0, 0, 'WITHSCORES')[2]
+  if not first then return -1 end
+  local left = (tonumber(first) or 0) - tonumber(time or stamp())
+  return math.ceil(1000 * math.max(0, math.min(left, 1000000000)))
 end
 
 -- Delete a task, and tell those who wait for it.

@@ -1,5 +1,5 @@
 -- The usual case of enqueue.lua for one task that is not scheduled, with as few commands as possible: an open queue with
--- room. In any other case it writes nothing.
+-- room, and nothing scheduled. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of enqueue.lua; nil for any other case
 if #ARGV ~= 6 or ARGV[2] == '1' or ARGV[6] ~= '' then return nil end
 local call = redis.call
@@ -17,6 +17,7 @@ if bound then
 elseif ARGV[3] == '1' then
   return nil
 end
+if call('EXISTS', KEYS[3]) == 1 then return nil end
 
 local time = call('TIME')
 local stamp = time[1] .. '.' .. string.sub('000000' .. time[2], -6)
