@@ -31,7 +31,7 @@ _WATCHED: Final = (
     "length", "in_flight", "delayed", "scheduled", "started", "complete", "consumers", "dead_letters", "unfinished",
     "oldest",
 )  # fmt: skip
-"""What `stat --watch` shows on a line, where the kind of queue has it."""
+"""What `stat --watch` shows on a line, where the kind of queue has it. Delayed messages only if there are any."""
 
 _CLASSES: Final[dict[Kind, str]] = {
     "queue": "AsyncQueue", "events": "EventQueue", "tasks": "TaskQueue", "files": "FileQueue",
@@ -103,7 +103,8 @@ def lines(found: Found, groups: Iterable[GroupBatches] = ()) -> list[str]:
 def watched_line(found: Found) -> str:
     """Return one line for `stat --watch`: a few numbers with their names, and the state if the queue is not open."""
     _, statistics = found
-    parts = [f"{key} {plain(_data(getattr(statistics, key)))}" for key in _WATCHED if hasattr(statistics, key)]
+    shown = (key for key in _WATCHED if hasattr(statistics, key) and (key != "delayed" or statistics.delayed))
+    parts = [f"{key} {plain(_data(getattr(statistics, key)))}" for key in shown]
     state = _state_text(statistics)
     return "  ".join(parts if state == "open" else [*parts, state])
 

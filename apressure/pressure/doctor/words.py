@@ -227,7 +227,7 @@ def duration(milliseconds: int) -> str:
 
 
 def finding(
-    kind: FindingKind, form: str, role: Role | None, holder: str | None, queue: str, **values: object
+    kind: FindingKind, form: str, role: Role | None, holder: str | None, queue: str, /, **values: object
 ) -> Finding:
     """Return a finding, in the words for its kind, or for a form of it. `values` stand in braces there."""
     sentences, named = SENTENCES[kind + form], shlex.quote(holder or "")
