@@ -6,7 +6,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from apressure import validation
 from apressure.concurrency.deadline import with_deadline
@@ -40,6 +40,20 @@ class Revival(Protocol):
         """Move the next ones, or answer that there is no room."""
 
 
+class Chosen(NamedTuple):
+    """Which dead letters are moved back.
+
+    Attributes:
+        most: How many of the oldest ones at most; None for all.
+        ids: Or those with these ids.
+        source: The queue that has them; None for this queue's own.
+    """
+
+    most: int | None
+    ids: Iterable[str] | None
+    source: str | None
+
+
 class Letters(Administration, Generic[T]):
     """A queue that has dead letters."""
 
@@ -50,13 +64,8 @@ class Letters(Administration, Generic[T]):
         """Return dead letters, the oldest first."""
 
     @abstractmethod
-    def _revival(
-        self, max_items: int | None, ids: Iterable[str] | None, source: str | None
-    ) -> AbstractAsyncContextManager[Revival]:
-        """Return a block with what moves dead letters back: the oldest ones, at most so many, or those with these ids.
-
-        `source`: the queue that has them; None for this queue's own.
-        """
+    def _revival(self, chosen: Chosen) -> AbstractAsyncContextManager[Revival]:
+        """Return a block with what moves dead letters back."""
 
     async def _revive(self, revival: Any, timeout: float | None) -> None:
         """Have a revival make its next step. A kind whose revivals wait for more than room has its own."""
@@ -141,10 +150,10 @@ class Letters(Administration, Generic[T]):
         validation.timeout(timeout)
         if ids is not None and max_items is not None:
             raise ValueError("give either max_items= or ids=: the ids say how many")
-        chosen = None if ids is None else checked_ids(ids)
+        chosen = Chosen(max_items, None if ids is None else checked_ids(ids), source)
         loop = asyncio.get_running_loop()
         until = None if timeout is None else loop.time() + timeout
-        async with self._revival(max_items, chosen, source) as revival:
+        async with self._revival(chosen) as revival:
             try:
                 while revival.more:
                     await self._revive(revival, None if until is None else max(0.0, until - loop.time()))

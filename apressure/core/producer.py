@@ -32,7 +32,7 @@ class AnyProducer(Generic[T, Put]):
         self._entered = False
 
     async def __aenter__(self) -> Self:
-        await self._queue.prepare()
+        await self._begin()
         self._entered = True
         return self
 
@@ -40,7 +40,13 @@ class AnyProducer(Generic[T, Put]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._entered = False
-        if self._close and kind is None:
+        await self._end(self._close and kind is None, hurry=kind is not None)
+
+    async def _begin(self) -> None:
+        await self._queue.prepare()
+
+    async def _end(self, close: bool, hurry: bool) -> None:  # noqa: ARG002 (an exclusive producer gives its role back)
+        if close:
             with contextlib.suppress(QueueClosedError):  # another producer was first
                 await self._queue.close()
 

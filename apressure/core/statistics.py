@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Final
+from typing import Any, Final
 
-from apressure.concurrency.blocked import NOT_BLOCKED, BlockedSeconds
+from apressure.concurrency.blocked import NOT_BLOCKED, Blocked, BlockedSeconds
+from apressure.core.counts import Counts
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,29 @@ class BoundedStatistics(Statistics):
     dead_lettered_count: int = 0
     delayed: int = 0
     next_due: float | None = None
+
+
+def figures(name: str, looked: Any, waiting: tuple[int, int], blocked: Blocked, counts: Counts) -> dict[str, Any]:
+    """Return what every kind says in the same words: fields of `BoundedStatistics`, but for `in_flight`.
+
+    Args:
+        name: The queue's name.
+        looked: What a look at it told: `waiting`, `bound`, `closed`, `paused`, `delayed`, `next_due` (milliseconds).
+        waiting: How many tasks of the object are putting, and how many are getting or receiving.
+        blocked: For how long its operations waited.
+        counts: What it has done.
+    """
+    putters, receivers = waiting
+    return {
+        "name": name, "length": looked.waiting, "bound": looked.bound, "closed": looked.closed,
+        "paused": looked.paused, "delayed": looked.delayed, "next_due": seconds_of(looked.next_due),
+        "waiting_putters": putters, "waiting_receivers": receivers, "blocked": blocked.seconds(), **counts.fields(),
+    }  # fmt: skip
+
+
+def seconds_of(milliseconds: int | None) -> float | None:
+    """Return a time in seconds."""
+    return None if milliseconds is None else milliseconds / 1000
 
 
 OWN: Final = (

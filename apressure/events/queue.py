@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, Unpack, overload
 
@@ -18,7 +18,9 @@ from apressure.core.administration import AdministrationSteps
 from apressure.core.consumer import ConsumerOptions
 from apressure.core.due import Due, due_of
 from apressure.core.leases.arguments import max_hold_of
+from apressure.core.letters import Chosen
 from apressure.core.queue import Queue
+from apressure.core.statistics import figures, seconds_of
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
 from apressure.events.consumer import AnyEventConsumer, EventConsumer, EventConsumers
@@ -242,24 +244,14 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
             ServerError: A key of the queue has a value that is not a queue's.
         """
         status = await self._counted()
-        putters, receivers = self._driver.waiting
+        driver = self._driver
         return EventQueueStatistics(
-            name=self.name,
-            length=status.waiting,
-            bound=status.bound,
-            closed=status.closed,
-            paused=status.paused,
+            **figures(self.name, status, driver.waiting, driver.waits.blocked, driver.counts),
             in_flight=status.claimed,
             consumers=status.consumers,
             dead_letters=status.dead,
-            next_expiry=None if status.due is None else status.due / 1000,
-            delayed=status.delayed,
-            next_due=None if status.next_due is None else status.next_due / 1000,
-            waiting_putters=putters,
-            waiting_receivers=receivers,
-            blocked=self._driver.waits.blocked.seconds(),
+            next_expiry=seconds_of(status.due),
             late_renewals=self.client.renewer.late[self.name],
-            **self._driver.counts.fields(),
         )
 
     async def mover(self, destination: Any) -> Mover:
@@ -344,14 +336,12 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
         return await self._driver.waits.until(step, timeout, self.name)
 
     @contextlib.asynccontextmanager
-    async def _revival(
-        self, max_items: int | None, ids: Iterable[str] | None, source: str | None
-    ) -> AsyncIterator[Revived]:
+    async def _revival(self, chosen: Chosen) -> AsyncIterator[Revived]:
         status: Status = await self._existing()
         driver = self._driver
-        revived = Revived(driver.steps, driver.waits.take_room, self._expected, status.dead, max_items)
-        if ids is not None:
-            await revived.choose(ids)
+        revived = Revived(driver.steps, driver.waits.take_room, self._expected, status.dead, chosen.most)
+        if chosen.ids is not None:
+            await revived.choose(chosen.ids)
         yield revived
 
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:

@@ -6,14 +6,14 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from apressure import dead_letters
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.settle import note_sent
-from apressure.core.letters import LettersBeside
+from apressure.core.letters import Chosen, LettersBeside
 from apressure.core.statistics import BoundedStatistics
 from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter
@@ -193,21 +193,19 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
             return await self._store.worker.in_thread(_read_letters, dead, limit, self._items.decode)
 
     @contextlib.asynccontextmanager
-    async def _revival(
-        self, max_items: int | None, ids: Iterable[str] | None, source: str | None
-    ) -> AsyncIterator[_Revived]:
-        chosen = None if ids is None else dict.fromkeys(ids)
-        with self._operation(), self._dead(source) as dead:
+    async def _revival(self, chosen: Chosen) -> AsyncIterator[_Revived]:
+        ids = None if chosen.ids is None else dict.fromkeys(chosen.ids)
+        with self._operation(), self._dead(chosen.source) as dead:
             await self._store.refresh()
             try:
                 found = await self._store.worker.in_thread(_oldest_first, dead)
             except QueueDoesNotExistError:
-                if source is not None:
+                if chosen.source is not None:
                     raise
                 found = []  # there are no dead letters yet
-            if chosen is not None:
-                found = [filename for filename in found if filename in chosen]
-            yield _Revived(self._putter, dead, found[:max_items][::-1], chosen or {}, self.breathe)
+            if ids is not None:
+                found = [filename for filename in found if filename in ids]
+            yield _Revived(self._putter, dead, found[: chosen.most][::-1], ids or {}, self.breathe)
 
     async def _each(self, act: Callable[[str], Awaitable[bool | None]], names_of: Callable[[], list[str]]) -> int:
         """Do something with all messages that have these names. Returns with how many of them it was possible."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, Self, TypeVar
 
@@ -16,7 +16,7 @@ from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of, max_hold_of
-from apressure.core.letters import LettersBeside
+from apressure.core.letters import Chosen, LettersBeside
 from apressure.core.queue import AnyQueue
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
@@ -150,13 +150,11 @@ class Core(LettersBeside[T], AnyQueue[T, "Delivery[T]", None], AsyncClosing, Gen
             return [letter async for letter in letters(other, limit, self._items.decode)]
 
     @asynccontextmanager
-    async def _revival(
-        self, max_items: int | None, ids: Iterable[str] | None, source: str | None
-    ) -> AsyncIterator[Revival]:
+    async def _revival(self, chosen: Chosen) -> AsyncIterator[Revival]:
         scripted = self._engine.scripted("requeue")
         scripted.check("producer")
-        with scripted.beside(source) as other:
-            yield await revival(scripted.steps, other, max_items, ids)
+        with scripted.beside(chosen.source) as other:
+            yield await revival(scripted.steps, other, chosen.most, chosen.ids)
 
     async def _revive(self, revival: Revival, timeout: float | None) -> None:
         await revival.go_on(timeout)

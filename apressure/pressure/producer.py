@@ -8,8 +8,7 @@ import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from datetime import datetime
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from apressure import logs, validation
 from apressure.concurrency import background
@@ -49,20 +48,12 @@ class Producer(AnyProducer[T, None]):
         self._send = engine.put if exclusive is None else exclusive.put
         self._exclusive = exclusive
 
-    async def __aenter__(self) -> Self:
-        if self._exclusive is None:
-            return await super().__aenter__()
-        await self._exclusive.enter()
-        self._entered = True
-        return self
+    async def _begin(self) -> None:
+        await (super()._begin() if self._exclusive is None else self._exclusive.enter())
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._entered = False
-        close = self._close and kind is None
+    async def _end(self, close: bool, hurry: bool) -> None:
         if self._exclusive is not None:
-            await self._exclusive.exit(close, hurry=kind is not None)
+            await self._exclusive.exit(close, hurry)
         elif close:
             with contextlib.suppress(QueueClosedError):  # another producer was first
                 await self._engine.close(timeout=None)  # it waits for an exclusive one of this object, too

@@ -20,9 +20,10 @@ from apressure.core.delivery import Hand
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of
 from apressure.core.leases.clock import since_boot
+from apressure.core.letters import Chosen
 from apressure.core.objects import QueueObject
 from apressure.core.queue import Queue
-from apressure.core.statistics import BoundedStatistics
+from apressure.core.statistics import BoundedStatistics, figures, seconds_of
 from apressure.core.taking import Take
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
@@ -117,26 +118,17 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
             ServerError: A key of the queue has a value that is not a queue's.
         """
         status: Status = await self._existing()
+        waiting = self._puts.waiting, self._reservations.waiting
         return TaskStatistics(
-            name=self.name,
-            length=status.waiting,
-            bound=status.bound,
-            closed=status.closed,
-            paused=status.paused,
+            **figures(self.name, status, waiting, self._waits.blocked, self.steps.counts),
             scheduled=status.scheduled,
-            delayed=status.scheduled,
-            next_due=None if status.next_due is None else status.next_due / 1000,
             in_flight=max(status.leased, status.reserved),
             started=status.started,
             complete=status.complete,
             dead_letters=status.failed,
             consumers=status.listeners,
-            next_expiry=None if status.due is None else status.due / 1000,
-            waiting_putters=self._puts.waiting,
-            waiting_receivers=self._reservations.waiting,
-            blocked=self._waits.blocked.seconds(),
+            next_expiry=seconds_of(status.due),
             late_renewals=self.client.renewer.late[self.name],
-            **self.steps.counts.fields(),
         )
 
     # What nodes need.
@@ -188,14 +180,12 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
         return await self.steps.status()  # type: ignore[no-any-return]
 
     @contextlib.asynccontextmanager
-    async def _revival(
-        self, max_items: int | None, ids: Iterable[str] | None, source: str | None
-    ) -> AsyncIterator[Revived]:
+    async def _revival(self, chosen: Chosen) -> AsyncIterator[Revived]:
         failed = (await self._existing()).failed
-        if ids is None:
-            yield Revived(self.steps, self._expected, failed, max_items)
+        if chosen.ids is None:
+            yield Revived(self.steps, self._expected, failed, chosen.most)
         else:
-            yield Revived(self.steps, self._expected, ids=await by_their_ends(self.client, ids))
+            yield Revived(self.steps, self._expected, ids=await by_their_ends(self.client, chosen.ids))
 
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         await self._existing()

@@ -105,6 +105,11 @@ class Status(NamedTuple):
     next_due: int | None
 
     @property
+    def delayed(self) -> int:
+        """Tasks that wait for their time."""
+        return self.scheduled
+
+    @property
     def exists(self) -> bool:
         """Whether there is such a queue: it was created, or has tasks or listeners, or had some."""
         return self.created or self.listed or bool(self.waiting or self.scheduled or self.complete or self.failed)

@@ -154,12 +154,17 @@ class DelayContract:
         assert (letter.item, letter.attempts, letter.error) == (b"0", 3, Failure("ValueError", "not yet", 1))
         assert (await queue.statistics()).delayed == 0
 
-    async def test_a_message_that_is_given_back_for_later_goes_back_to_a_closed_queue(self, open_queue: Opener) -> None:
-        queue, other = await open_queue(), await open_queue()
+    async def _drained(self, open_queue: Opener) -> tuple[Any, Any]:
+        """Close a queue whose only message is in flight; returns another object of the queue, and the delivery."""
+        queue = await open_queue()
         await queue.create()
         await queue.put(b"1")
         delivery = await in_time(queue.receive())
         await queue.close()
+        return await open_queue(), delivery
+
+    async def test_a_message_that_is_given_back_for_later_goes_back_to_a_closed_queue(self, open_queue: Opener) -> None:
+        other, delivery = await self._drained(open_queue)
         ended = await begun(other.wait_closed())
         await delivery.nack(delay=0.3)
         again = await in_time(other.receive())
@@ -169,11 +174,7 @@ class DelayContract:
         await in_time(ended)
 
     async def test_a_retry_of_a_drained_queue_goes_to_those_that_wait_for_the_end(self, open_queue: Opener) -> None:
-        queue, other = await open_queue(), await open_queue()
-        await queue.create()
-        await queue.put(b"1")
-        delivery = await in_time(queue.receive())
-        await queue.close()
+        other, delivery = await self._drained(open_queue)
         consuming = await begun(consumed(other))
         await delivery.nack(delay=0.2)
         assert await in_time(consuming) == [(b"1", 2)]

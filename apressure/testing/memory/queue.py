@@ -18,10 +18,11 @@ from apressure.core.delivery import Hand
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.core.leases.timer import Timer
+from apressure.core.letters import Chosen
 from apressure.core.objects import Block, QueueObject, SharedClient
 from apressure.core.putting import Putting
 from apressure.core.queue import Queue
-from apressure.core.statistics import BoundedStatistics
+from apressure.core.statistics import BoundedStatistics, figures
 from apressure.core.taking import Take
 from apressure.core.taking import Taken as TakenOfLane
 from apressure.core.waiting import FULL, Wait
@@ -167,20 +168,9 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
             QueueDoesNotExistError: This object has created the queue, and it was deleted.
         """
         status: Status = await self._existing()
-        return BoundedStatistics(
-            name=self.name,
-            length=status.waiting,
-            bound=status.bound,
-            closed=status.closed,
-            paused=status.paused,
-            in_flight=status.claimed,
-            delayed=status.delayed,
-            next_due=status.next_due,
-            waiting_putters=self.steps.puts.waiting,
-            waiting_receivers=self.steps.takes.waiting,
-            blocked=self.steps.waits.blocked.seconds(),
-            **self.steps.counts.fields(),
-        )
+        steps, waiting = self.steps, (self.steps.puts.waiting, self.steps.takes.waiting)
+        common = figures(self.name, status, waiting, steps.waits.blocked, steps.counts)
+        return BoundedStatistics(**common, in_flight=status.claimed)
 
     def _end(self, error: PressureError) -> int:
         return self.steps.puts.end(error) + self.steps.takes.end(error) + self.steps.waits.end(error)
@@ -210,13 +200,10 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         return await self.steps.waits.until(step, timeout, self.name)
 
     @contextlib.asynccontextmanager
-    async def _revival(
-        self, max_items: int | None, ids: Iterable[str] | None, source: str | None
-    ) -> AsyncIterator[Revived]:
+    async def _revival(self, chosen: Chosen) -> AsyncIterator[Revived]:
         await self._existing()
-        dead = [message.id for message in await self.steps.ask(self.steps.queue.dead)][:max_items]
-        chosen = dict.fromkeys(dead if ids is None else ids)
-        yield Revived(self.steps, self._expected, chosen, dead)
+        dead = [message.id for message in await self.steps.ask(self.steps.queue.dead)][: chosen.most]
+        yield Revived(self.steps, self._expected, dict.fromkeys(dead if chosen.ids is None else chosen.ids), dead)
 
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         letters = []

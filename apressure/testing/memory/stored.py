@@ -105,7 +105,7 @@ class Status(NamedTuple):
     waiting: int
     claimed: int
     delayed: int
-    next_due: float | None
+    next_due: int | None
 
     @property
     def exists(self) -> bool:
@@ -179,7 +179,7 @@ class StoredQueue:
     def look(self) -> Status:
         created, waiting, claimed = self._bound is not None, len(self._waiting), len(self._claims)
         delayed = len(self._delayed)
-        next_due = max(0.0, self._delayed[0][0] - self._now()) if delayed else None
+        next_due = math.ceil(1000 * max(0.0, self._delayed[0][0] - self._now())) if delayed else None
         return Status(self._bound or 0, created, self._closed, self._paused, waiting, claimed, delayed, next_due)
 
     def peek(self, newest: bool) -> bytes | None:
