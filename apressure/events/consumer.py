@@ -73,7 +73,7 @@ class AnyEventConsumer(QueueConsumer[T, D]):
 
     async def _delete_drained(self) -> None:
         status = await self.queue.steps.status()
-        if status.closed and not (status.waiting or status.claimed):
+        if status.closed and not (status.waiting or status.claimed or status.delayed):
             await self.queue.steps.delete()
 
     async def poll(self) -> D | Wait | None:

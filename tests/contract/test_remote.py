@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from apressure import EventQueue, QueueDoesNotExistError
-from apressure.testing.contract import DeadLetterContract, Opener, PauseContract, QueueContract
+from apressure.testing.contract import DeadLetterContract, DelayContract, Opener, PauseContract, QueueContract
 from tests.integration.events.remote.conftest import serving
 from tests.okq_server import OkqServer
 
 
-class TestServerOfOurs(QueueContract, DeadLetterContract, PauseContract):
+class TestServerOfOurs(QueueContract, DeadLetterContract, PauseContract, DelayContract):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with serving(url) as address, contextlib.AsyncExitStack() as stack:

@@ -43,6 +43,7 @@ class EventKeys:
         end: Ours: the list with a token for the client that watches the queue, when it was closed or deleted.
         paused: Ours: the string that exists while the queue is paused.
         resumed: Ours: the list with a token when a pause has ended.
+        delayed: Ours: the sorted set of the ids of delayed events, by when they are due.
 
     Raises:
         TypeError: The name is not a string.
@@ -68,6 +69,7 @@ class EventKeys:
         self.unclaimed, self.claimed, self.items, _ = self.okq
         self.bound, self.closed, self.turns, self.room = (self.ours[place] for place in (0, 1, 5, 7))
         self.end, self.paused, self.resumed = self.ours[10:13]
+        self.delayed = self.ours[14]
 
     def lock(self, event_id: bytes) -> bytes:
         """The string that exists while an event is claimed."""

@@ -15,13 +15,23 @@ from typing import Any, ClassVar, Final
 from apressure.concurrency import background
 from apressure.connection.wire.command import Argument
 from apressure.core.driver import Connection, OnAnswer
+from apressure.core.due import Due
 from apressure.core.errors import closed
 from apressure.core.waiting import EMPTY, Wait
 from apressure.events.engine.answers import Event, Extended, Status, duplicate
 from apressure.events.engine.batching import Change, Pair
 from apressure.events.engine.steps import Claim
 from apressure.events.remote.client import OkqClient
-from apressure.events.remote.connection import Attempts, Command, error_of, no_extend, no_limit, replies
+from apressure.events.remote.connection import (
+    Attempts,
+    Command,
+    error_of,
+    no_command,
+    no_delays,
+    no_extend,
+    no_limit,
+    replies,
+)
 from apressure.exceptions import (
     OutcomeUnknownError,
     PressureError,
@@ -51,6 +61,7 @@ AT_A_TIME: Final = 100
 MOST: Final = 1000
 """The most events of one pop."""
 
+_VERBS: Final = {"fail": "QFAIL", "later": "QLATER"}
 _FULL: Final = r"ERR queue full: the first (\d+) of"
 _DUPLICATE: Final = "ERR duplicate event"
 
@@ -74,8 +85,10 @@ class Commands:
         self._client = client
         self._queue = encoded(name)
 
-    async def push(self, pairs: Sequence[Pair], front: bool, given: bool, expected: bool, done: Progress) -> None:
-        """Push events in order, without waiting for room (QLPUSH, QRPUSH).
+    async def push(
+        self, pairs: Sequence[Pair], front: bool, given: bool, expected: bool, done: Progress, due: Due | None = None
+    ) -> None:
+        """Push events in order, without waiting for room (QLPUSH, QRPUSH, QDELAY).
 
         After a lost reply they are pushed again. "Duplicate" then means that the first try was carried out, unless
         the program chose the id: another client may have used it.
@@ -87,23 +100,30 @@ class Commands:
             expected: The queue must have been created.
             done: How many of the first events are in the queue, before and after; afterwards fewer than all if a server
                 of ours says that it is full, or if this fails.
+            due: When they are due, for later.
 
         Raises:
             DuplicateEventError: The id is in use. Nothing was pushed.
             QueueClosedError: The server is one of ours, and the queue is closed. Nothing was pushed.
             QueueDoesNotExistError: It is expected, and missing. Nothing was pushed.
+            ServerTooOldError: They are for later, and it is a released okq. Nothing was pushed.
             OutcomeUnknownError: The connection broke and could not be restored in time; or it broke, and now the given
                 id is in use.
             PressureError: The server refused, or cannot be reached.
         """
         attempts = self._attempts()
-        verb, option = b"QRPUSH" if front else b"QLPUSH", b"CREATED" if expected else b"NOWAIT"
+        head: Command = (b"QRPUSH" if front else b"QLPUSH", self._queue)
+        options = [b"CREATED" if expected else b"NOWAIT"]
+        if due is not None:
+            head, options = (b"QDELAY", self._queue, due.encoded), options[:expected]  # it never waits
 
         def commands(extended: bool) -> list[Command]:
             left = pairs[done.accepted :]
             if extended:
-                return [(verb, self._queue, *itertools.chain.from_iterable(left), option)]
-            return [(verb, self._queue, *pair) for pair in left[:AT_A_TIME]]
+                return [(*head, *itertools.chain.from_iterable(left), *options)]
+            if due is not None:
+                raise no_delays(self.name)
+            return [(*head, *pair) for pair in left[:AT_A_TIME]]
 
         while done.accepted < len(pairs):
             count = len(pairs) - done.accepted
@@ -179,7 +199,7 @@ class Commands:
                 )
 
     async def settle(self, change: Change) -> bool:
-        """Acknowledge an event, or put it back, first in line (QACK, QFAIL).
+        """Acknowledge an event, or put it back, first in line (QACK, QFAIL) or for later (QLATER).
 
         Returns:
             Whether it was in the queue, waiting or in flight. After a lost reply it counts as settled by the first try.
@@ -187,9 +207,9 @@ class Commands:
         Raises:
             PressureError: The server refused, or cannot be reached.
         """
-        event, _, *error = change.claim
-        verb, redo = "QFAIL" if change.how == "fail" else "QACK", [b"REDO"] if change.how == "nack" else []
-        settled, lost = await self._ask(verb, event, *error, *redo)
+        event, _, *rest = change.claim  # an error, and when it is due
+        verb, redo = _VERBS.get(change.how, "QACK"), [b"REDO"] if change.how == "nack" else []
+        settled, lost = await self._ask(verb, *rest[1:], event, *rest[:1], *redo, ours=change.how == "later")
         return bool(settled) or lost
 
     async def confirm(self, events: Sequence[bytes]) -> list[bool]:
@@ -271,6 +291,11 @@ class Commands:
         """
         return self._client.server.is_extended(await self._client.connection.connected())
 
+    @property
+    def can_delay(self) -> bool:
+        """Whether the server has QLATER, as far as the latest connection told."""
+        return self._client.server.extends
+
     async def extend(self, claims: Sequence[Claim], seconds: float) -> Extended:
         """Give the consumer of events more time, for at least so many seconds from now, and look for a pause."""
         return await self._client.step(self._extend(claims, seconds, None))
@@ -302,9 +327,10 @@ class Commands:
     async def status(self) -> Status:
         """Look at the queue."""
         reply, _ = await self._ask("QLOOK", ours=True)
-        exists, created, bound, closed, paused, waiting, claimed, consumers, dead = reply[:9]
+        exists, created, bound, closed, paused, waiting, claimed, consumers, dead, delayed, next_due = reply[:11]
         return Status(
-            bound, created == 1, waiting, claimed, exists, consumers, closed == 1, dead, None, paused == 1
+            bound, created == 1, waiting, claimed, exists, consumers, closed == 1, dead, None, paused == 1, delayed,
+            next_due,
         )  # fmt: skip
 
     async def create(self, bound: int) -> bool | None:
@@ -363,11 +389,7 @@ class Commands:
         while True:
             came = await attempts.send(lambda extended: [command] if extended or not ours else [])
             if ours and (not attempts.extended or (came and isinstance(came[0], ServerTooOldError))):
-                raise ServerTooOldError(
-                    f"the okq server of the queue {self.name!r} has no {verb}: the released okq knows no bounds, no "
-                    "end and no pauses. Use apressure's server (apressure events serve), or EventQueue with the URL of "
-                    "the server's Redis (redis://…), which works on the same queue"
-                )
+                raise no_command(self.name, verb)
             if came:
                 return self._value(came[0]), attempts.lost
             if not again:

@@ -10,7 +10,7 @@ import functools
 import logging
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from apressure import logs
 from apressure.concurrency.settle import set_result_once
@@ -30,9 +30,21 @@ from apressure.exceptions import (
 
 Command = Sequence[Argument]
 
+_INSTEAD: Final = (
+    "apressure's server (apressure events serve), or EventQueue with the URL of the server's Redis (redis://…), which "
+    "works on the same queue"
+)
+"""What a program can use that wants more than a released okq does, for errors."""
+
 
 class OkqServer(Server):
-    """An okq server. `greet` learns what kind each connection leads to."""
+    """An okq server. `greet` learns what kind each connection leads to.
+
+    Attributes:
+        extends: The latest connection led to a server that has the commands of ours.
+    """
+
+    extends = False
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -57,6 +69,7 @@ class OkqServer(Server):
                 f"the server at {channel.address.text} is no okq server: it does not know QRPEEK. If it is a Redis or "
                 "Valkey server, write redis://… instead of okq://…; otherwise correct the address"
             )
+        self.extends = extends
         if extends:
             self._extended.add(channel)
         self.reached = True
@@ -148,6 +161,14 @@ async def replies(channel: Channel, commands: Sequence[Command]) -> list[Any]:
     return answers
 
 
+def no_command(name: str, verb: str) -> ServerTooOldError:
+    """Return the error for a command of our servers."""
+    return ServerTooOldError(
+        f"the okq server of the queue {name!r} has no {verb}: the released okq knows no bounds, no end, no pauses and "
+        f"no delays. Use {_INSTEAD}"
+    )
+
+
 def no_extend(name: str) -> ServerTooOldError:
     """Return the error for a claim that cannot be extended."""
     return ServerTooOldError(
@@ -159,8 +180,7 @@ def no_extend(name: str) -> ServerTooOldError:
 def no_delays(name: str) -> ServerTooOldError:
     """Return the error for an event that should be delayed."""
     return ServerTooOldError(
-        f"an event of the queue {name!r} cannot be delayed: okq's commands know no delays. Use EventQueue with the "
-        "URL of the server's Redis (redis://…), which works on the same queue"
+        f"an event of the queue {name!r} cannot be delayed: the released okq knows no delays. Use {_INSTEAD}"
     )
 
 
@@ -168,8 +188,7 @@ def no_limit(name: str) -> ServerTooOldError:
     """Return the error for a limit of attempts."""
     return ServerTooOldError(
         f"max_attempts= of the queue {name!r} cannot be kept: the released okq counts no deliveries, and has no dead "
-        "letters. Leave it out, or use apressure's server (apressure events serve), or EventQueue with the URL of the "
-        "server's Redis (redis://…), which works on the same queue"
+        f"letters. Leave it out, or use {_INSTEAD}"
     )
 
 

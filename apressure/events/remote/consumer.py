@@ -23,7 +23,7 @@ Deliveries = Sequence[EventDelivery[Any]]
 
 MAX_PREFETCH: Final = 100
 _DRAINING: Final = Wait("draining", 500)
-"""A queue is closed, and others have events in flight: nobody tells when those are settled."""
+"""A queue is closed, and others have events in flight: nobody tells when those are settled, or given back for later."""
 
 
 class RemoteHand(EventHand):
@@ -115,8 +115,8 @@ class RemoteEventConsumer(AnyEventConsumer[T, RemoteEventDelivery[Any]]):
         except QueueClosedError:
             self._expected = True
             await self._flush()
-            status = await self.queue.steps.counts()
-            if not status.waiting and status.claimed <= len(self.hand.claims):
+            status = await self.queue.steps.status()
+            if not (status.waiting or status.delayed) and status.claimed <= len(self.hand.claims):
                 raise  # nobody else has an event, which may come back
             wait = _DRAINING
         if wait is not None:

@@ -51,12 +51,12 @@ class RemoteEventDelivery(EventDelivery[T]):
 
     @property
     def can_delay(self) -> bool:
-        return False
+        return self._steps.can_delay
 
     def _change(self, back: bool, due: Due | None = None) -> Change:
-        if due is not None:
+        if due is not None and not self.can_delay:
             raise no_delays(self.queue)
-        return super()._change(back)
+        return super()._change(back, due)
 
     async def _make(self, change: Change) -> bool:
         return (change.how == "ack" or self.certain) and await super()._make(change)

@@ -27,7 +27,6 @@ from apressure.events.engine.batching import Change, Pair
 from apressure.events.engine.steps import MAX_EVENTS
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import Commands, Popped, encoded
-from apressure.events.remote.connection import no_delays
 from apressure.events.remote.delivery import RemoteEventDelivery
 from apressure.events.remote.notices import Notices
 from apressure.exceptions import PressureError, Role, ServerTooOldError
@@ -115,14 +114,12 @@ class OkqDriver(EventDriver[OkqClient, T]):
 
         Cancelled, a step under way ends first; `progress` has counted what is in the queue.
         """
-        if due is not None:
-            raise no_delays(self.name)
         done, expected = Progress(), self.expected
 
         async def step() -> Wait | None:
             nonlocal expected
             before = done.accepted
-            await self.client.step(self.steps.push(events, front, given, expected, done))
+            await self.client.step(self.steps.push(events, front, given, expected, done, due))
             expected = True  # if anything is left, it has a bound
             return None if done.accepted == len(events) else Wait("full", 5 if done.accepted > before else None)
 
@@ -229,6 +226,11 @@ class OkqSettler:
         self._queue = queue
         self._counts: OrderedDict[bytes, int] = OrderedDict()
 
+    def is_last(self, attempts: int) -> bool:
+        """Whether an event that was delivered so often becomes a dead letter when it goes back."""
+        most = self._queue.max_attempts
+        return most is not None and attempts >= most
+
     async def settle(self, change: Change) -> bool:
         """Make a change, and return whether the event was in the queue. Cancelled, it ends all the same."""
         done = await self._queue.client.step(self._queue.steps.settle(change))
@@ -247,7 +249,7 @@ class OkqSettler:
         if outcome is True and change.how == "ack":
             self._queue.counts.deleted_count += 1
             self._counts.pop(change.claim[0], None)
-        elif outcome is True:
+        elif outcome is True and change.how != "later":
             self._queue.waits.wake()
 
     def popped(self, events: Popped) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from apressure.events.engine.steps import MAX_EVENTS
-from apressure.events.server.arguments import LONGEST_ERROR, chunks, claims_of, number, quoted, seconds
+from apressure.events.server.arguments import chunks, claims_of, due_time, errors_of, number, quoted, seconds
 from apressure.events.server.queues import ServedQueue
 from apressure.events.server.wire import ErrorReply, Reply
 from apressure.exceptions import QueueClosedError, ServerError
@@ -48,12 +48,15 @@ async def give_back(queue: ServedQueue, *ids: bytes) -> Reply:
 
 async def fail(queue: ServedQueue, *rest: bytes) -> Reply:
     """QFAIL queue id error [id error ...]"""
-    if len(rest) % 2:
-        raise ErrorReply("ERR missing args")
-    ids, errors = rest[::2], rest[1::2]
-    if (longest := max(map(len, errors))) > LONGEST_ERROR:
-        raise ErrorReply(f"ERR bad error value: it has {longest} bytes, and the most is {LONGEST_ERROR}")
-    return await settle_all(queue, [(one, b"", why) for one, why in zip(ids, errors, strict=True)], "fail")
+    return await settle_all(queue, errors_of(rest), "fail")
+
+
+async def fail_for_later(queue: ServedQueue, when: bytes, *rest: bytes) -> Reply:
+    """QLATER queue when id error [id error ...]"""
+    due = due_time(when)
+    done = await settle_all(queue, [(*claim, due) for claim in errors_of(rest)], "later")
+    queue.expiry.look_when(due)
+    return done
 
 
 async def extend(queue: ServedQueue, event: bytes, given: bytes) -> Reply:
@@ -112,7 +115,7 @@ async def look(queue: ServedQueue) -> Reply:
     status = await queue.steps.status()
     return [
         int(status.exists), int(status.created), status.bound, int(status.closed), int(status.paused),
-        status.waiting, status.claimed, status.consumers, status.dead,
+        status.waiting, status.claimed, status.consumers, status.dead, status.delayed, status.next_due,
     ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -16,24 +17,25 @@ LONGEST: Final = 10 * 365 * 86400.0
 MOST: Final = 1_000
 """The most events of one QRPOP with COUNT."""
 MOST_ATTEMPTS: Final = 10**12
+DAY_MS: Final = 86_400_000
 LONGEST_ERROR: Final = 1_000
-"""Bytes of an error of QFAIL."""
+"""Bytes of an error of QFAIL and QLATER."""
 
 Arguments = Sequence[bytes]
 """What stands behind the name of a queue."""
 
 
 class Push(NamedTuple):
-    """QLPUSH or QRPUSH.
+    """QLPUSH, QRPUSH or QDELAY.
 
     Attributes:
-        events: Ids and contents; the first one is pushed first.
+        events: Ids and contents, and for QDELAY when each is due; the first one is pushed first.
         noblock: Answer as soon as possible.
         nowait: Do not wait for room.
         created: The queue must have been created.
     """
 
-    events: Sequence[tuple[bytes, bytes]]
+    events: Sequence[tuple[bytes, ...]]
     noblock: bool
     nowait: bool = False
     created: bool = False
@@ -53,6 +55,20 @@ class Push(NamedTuple):
         pairs = list(zip(rest[::2], rest[1::2], strict=True))
         created = option == b"CREATED"
         return cls(pairs, option == b"NOBLOCK", created or option == b"NOWAIT", created)
+
+    @classmethod
+    def read_delayed(cls, arguments: Arguments) -> Push:
+        """Read `when id contents [id contents ...] [CREATED]`. It does not wait for room.
+
+        Raises:
+            ErrorReply: An id has no contents, or the option is unknown, or the time is wrong.
+        """
+        due, rest = due_time(arguments[0]), [*arguments[1:]]
+        option = rest.pop().upper() if len(rest) % 2 == 1 else b""
+        if option not in (b"", b"CREATED"):
+            raise ErrorReply("ERR syntax error: the last argument is neither CREATED, nor the contents of an event")
+        events = [(event, contents, due) for event, contents in zip(rest[::2], rest[1::2], strict=True)]
+        return cls(events, False, True, option == b"CREATED")
 
     # What the client is told, given a letter for each event that was looked at: `k` pushed, `d` duplicate.
 
@@ -157,6 +173,36 @@ def seconds(given: bytes, what: str) -> float:
             f"ERR bad {what} value: {quoted(given)} is not a number of seconds between 0 and {LONGEST:.0f}"
         )
     return value
+
+
+def due_time(given: bytes) -> bytes:
+    """Return when events are due, as `Due.encoded`: milliseconds from now, or `@` and milliseconds since 1970.
+
+    A time that has passed is now.
+
+    Raises:
+        ErrorReply: It is neither, or more than ten years away; since clocks differ, a day more for an absolute time.
+    """
+    digits, most = given.removeprefix(b"@"), int(LONGEST * 1000)
+    if digits != given:
+        most += int(time.time() * 1000) + DAY_MS
+    if not digits.isdigit() or len(digits) > 15 or int(digits) > most:
+        known = f"milliseconds from now (up to {LONGEST * 1000:.0f}), nor @ and milliseconds since 1970"
+        raise ErrorReply(f"ERR bad when value: {quoted(given)} is neither {known}, within ten years")
+    return given
+
+
+def errors_of(pairs: Sequence[bytes]) -> list[tuple[bytes, bytes, bytes]]:
+    """Return claims on events, whoever made them, each with why it failed, of `id error [id error ...]`.
+
+    Raises:
+        ErrorReply: An id has no error, or an error is too long.
+    """
+    if len(pairs) % 2:
+        raise ErrorReply("ERR missing args")
+    if (longest := max(map(len, pairs[1::2]))) > LONGEST_ERROR:
+        raise ErrorReply(f"ERR bad error value: it has {longest} bytes, and the most is {LONGEST_ERROR}")
+    return [(event, b"", error) for event, error in zip(pairs[::2], pairs[1::2], strict=True)]
 
 
 def quoted(given: bytes) -> str:

@@ -21,6 +21,7 @@ from apressure.connection.wire.script import Request, Series
 from apressure.core.waiting import Wait
 from apressure.events.engine.answers import Event, Popped
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
+from apressure.events.server.mending import Expiry
 from apressure.events.server.outcomes import Outcome
 from apressure.exceptions import DurabilityError
 
@@ -147,13 +148,11 @@ class PushLane(Lane[bytes]):
         self._front = front
         self._room = Waiter(steps.connection.node, steps.keys.room, None, on_unwanted=steps.pass_room)
 
-    def push(
-        self, events: Sequence[tuple[bytes, bytes]], *, patient: bool = False, expected: bool = False
-    ) -> Job[bytes]:
+    def push(self, events: Sequence[tuple[bytes, ...]], *, patient: bool = False, expected: bool = False) -> Job[bytes]:
         """Push events.
 
         Args:
-            events: At most `MAX_EVENTS`: ids and contents.
+            events: At most `MAX_EVENTS`: ids and contents; and for `DelayLane`, when each is due.
             patient: Wait while the queue is full, or until it is deleted. Those that wait are served in order, before
                 all others.
             expected: The queue must have been created.
@@ -224,6 +223,27 @@ class PushLane(Lane[bytes]):
         """Nobody waits for room any more: close the connection that waits."""
         if self._room.close():
             self._steps.pass_room()
+
+
+class DelayLane(PushLane):
+    """Pushes of events for later. None of them waits for room.
+
+    Args:
+        steps: The queue's steps.
+        expiry: Looks for what is due.
+    """
+
+    def __init__(self, steps: EventSteps, expiry: Expiry) -> None:
+        super().__init__(steps, False)
+        self._expiry = expiry
+
+    def _send(self, series: Series, jobs: Sequence[Job[bytes]]) -> Request:
+        return self._steps.send_delay(series, _work_of(jobs), jobs[0].how, self._answered)
+
+    def _settle(self, jobs: Sequence[Job[bytes]], answer: bytes) -> list[tuple[Job[bytes], bytes]]:
+        for due in {event[2] for job in jobs for event in job.work}:
+            self._expiry.look_when(due)
+        return super()._settle(jobs, answer)
 
 
 Found = list[Event] | Wait

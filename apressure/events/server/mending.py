@@ -25,7 +25,7 @@ AT_A_TIME: Final = 100
 
 
 class Expiry:
-    """Looks for expired claims of a queue when the next one is due.
+    """Looks for expired claims of a queue, and for delayed events, when the next one is due.
 
     Args:
         steps: The queue's steps.
@@ -38,17 +38,21 @@ class Expiry:
 
     @property
     def is_due(self) -> bool:
-        """Whether a claim may expire."""
+        """Whether a claim may expire, or an event is delayed."""
         return self._look is not None
 
     def look_in(self, seconds: float) -> None:
-        """Put back what has expired, in so many seconds, unless that happens earlier anyhow."""
+        """Put back what has expired, and make what is due wait in line, in so many seconds, unless that comes earlier."""
         loop = asyncio.get_running_loop()
         due = loop.time() + seconds
         if self._look is None or due < self._due:
             self.close()
             self._due = due
             self._look = loop.call_at(due, lambda: background.start(self._heal(), "putting expired events back"))
+
+    def look_when(self, due: bytes) -> None:
+        """Do that when events are due that were just delayed, given as `Due.encoded`. Redis tells when a time comes."""
+        self.look_in(0 if due.startswith(b"@") else int(due) / 1000)
 
     def close(self) -> None:
         """Look no more: the server stops."""

@@ -125,21 +125,29 @@ class Operations:
 
     # Pushing.
 
-    def push(self, session: Session, name: bytes, arguments: Arguments, more: Calls, *, front: bool = False) -> Answer:
-        """Push the single events of several calls in one step; NOBLOCK and a call with several events run alone."""
-        first = Push.read(arguments)
+    def push(
+        self, session: Session, name: bytes, arguments: Arguments, more: Calls, *, front: bool = False,
+        delayed: bool = False,
+    ) -> Answer:  # fmt: skip
+        """Push the single events of several calls in one step; NOBLOCK and a call with several events run alone.
+
+        With `delayed`, they are for later.
+        """
+        read = Push.read_delayed if delayed else Push.read
+        first = read(arguments)
         queue = self.queues[name]
-        lane = queue.pushes[front]
+        lane = queue.delays if delayed else queue.pushes[front]
         if first.noblock:
             return in_task(self._push_noblock(queue, lane, first))
         if len(first.events) > 1:
             return in_task(_push_all(lane, first, None if first.nowait else session.wait))
         pushes = [first]
-        option = [word.upper() for word in arguments[2:]]
+        at = 3 if delayed else 2
+        option = [word.upper() for word in arguments[at:]]
         for others in more:
-            if len(others) != len(arguments) or [word.upper() for word in others[2:]] != option:
+            if len(others) != len(arguments) or [word.upper() for word in others[at:]] != option:
                 break
-            pushes.append(Push.read(others))
+            pushes.append(read(others))
         job = lane.push([push.events[0] for push in pushes], expected=first.created)
         return Answer(job, functools.partial(self._pushed, session, lane, pushes), len(pushes))
 

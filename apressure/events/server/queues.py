@@ -8,14 +8,14 @@ import logging
 import random
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once
 from apressure.connection.client import Client
 from apressure.connection.waiting.subscription import Subscriber
 from apressure.events.engine.steps import EventSteps, Mender, Want
-from apressure.events.server.lanes import Found, PopLane, PushLane, SettleLane
+from apressure.events.server.lanes import DelayLane, Found, PopLane, PushLane, SettleLane
 from apressure.events.server.mending import AT_A_TIME, Expiry, keep_mending
 from apressure.exceptions import PressureError
 
@@ -28,6 +28,7 @@ WATCH: Final = 0.5
 tells of the end of a queue."""
 KEPT: Final = 1_000
 """How many queues are kept that nobody uses at the moment."""
+_DELAYED: Final = 3  # beside whether it was created (1) and closed (1): whether events are delayed
 _FRESH: Final = 1.0  # seconds for which the bound of a queue is taken as known
 
 
@@ -41,12 +42,13 @@ class ServedQueue:
     Attributes:
         steps: Its steps.
         pushes: The lanes for pushes, at the back and at the front.
+        delays: The lane for events that are pushed for later.
         pops: The lane for pops.
         settling: The lane for acknowledgements.
         consumers: The ids of the clients that are registered for it here.
         listeners: How many clients listen to it: the registered ones, and those that wait in QRPOP.
         notified: What is completed with this queue at the next event: the waits of clients in QNOTIFY.
-        expiry: Puts back what expires.
+        expiry: Puts back what expires, and has delayed events wait that are due.
         mender: Mends what an okq beside us leaves when it dies.
 
     Raises:
@@ -58,20 +60,22 @@ class ServedQueue:
         self.pushes = (PushLane(self.steps, False), PushLane(self.steps, True))
         self.pops = PopLane(self.steps)
         self.settling = SettleLane(self.steps)
+        self.expiry = Expiry(self.steps)
+        self.delays = DelayLane(self.steps, self.expiry)
         self.consumers: set[bytes] = set()
         self.listeners = 0
-        self.expiry = Expiry(self.steps)
         self.mender = Mender(self.steps)
         self.notified: set[asyncio.Future[ServedQueue]] = set()
         self._line: deque[asyncio.Future[None]] = deque()
         self._limited = (-_FRESH, False)
-        self._stage = 0  # 1 if it was created, 2 if it was closed, too
+        self._stage = 0  # see `look`
+        self._first_due: Any = None  # the first delayed event at the latest look, and when it is due
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody uses it, no claim of it may expire, and it needs no mending."""
+        """Whether nobody uses it, no claim of it may expire, nothing is due here, and it needs no mending."""
         return not (self.listeners or self.expiry.is_due or self.mender.suspicious) and all(
-            lane.is_idle for lane in (*self.pushes, self.pops, self.settling)
+            lane.is_idle for lane in (*self.pushes, self.delays, self.pops, self.settling)
         )
 
     # Consumers.
@@ -115,18 +119,26 @@ class ServedQueue:
     async def look(self) -> None:
         """Wake as many clients as there are events, and all when the queue has ended: nobody may have told of that.
 
-        It has ended if it had been created at the latest look, and was closed or deleted since.
+        It has ended if it had been created at the latest look, and was closed or deleted since; or if it was closed,
+        and something was delayed that is not any more. Nobody may have told of a delayed event either.
         """
-        keys, before = self.steps.keys, self._stage
+        ask, keys, before = self.steps.connection.ask, self.steps.keys, self._stage
         with contextlib.suppress(PressureError):  # the next look tries again
             events, stage = await asyncio.gather(
-                self.count_events(), self.steps.connection.ask(b"EXISTS", keys.bound, keys.closed, reads=True)
+                # The sum says which of them there are: a key that is named twice counts twice.
+                self.count_events(),
+                ask(b"EXISTS", keys.bound, keys.closed, *[keys.delayed] * _DELAYED, reads=True),
             )
             self._stage = stage
             if events or 0 < before != self._stage:
                 self.ring()  # each client in QRPOP tells the next one when the queue has ended
             for _ in range(min(events - 1, len(self._line))):
                 self.wake_one()
+            if stage >= _DELAYED:
+                first = await ask(b"ZRANGE", keys.delayed, 0, 0, b"WITHSCORES", reads=True)
+                if first != self._first_due:
+                    self._first_due = first
+                    self.expiry.look_in(0)  # this learns when, by the clock of Redis
 
     def wake_one(self) -> None:
         """Have the next client in QRPOP try."""
