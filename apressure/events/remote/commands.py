@@ -6,6 +6,7 @@ command, says that a queue is full or closed, and extends claims: then fewer com
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 import re
@@ -61,7 +62,6 @@ AT_A_TIME: Final = 100
 MOST: Final = 1000
 """The most events of one pop."""
 
-_VERBS: Final = {"fail": "QFAIL", "later": "QLATER"}
 _FULL: Final = r"ERR queue full: the first (\d+) of"
 _DUPLICATE: Final = "ERR duplicate event"
 
@@ -203,13 +203,18 @@ class Commands:
 
         Returns:
             Whether it was in the queue, waiting or in flight. After a lost reply it counts as settled by the first try.
+            If it may be due again by then, it is not given back for later once more: another client may have it.
 
         Raises:
             PressureError: The server refused, or cannot be reached.
         """
-        event, _, *rest = change.claim  # an error, and when it is due
-        verb, redo = _VERBS.get(change.how, "QACK"), [b"REDO"] if change.how == "nack" else []
-        settled, lost = await self._ask(verb, *rest[1:], event, *rest[:1], *redo, ours=change.how == "later")
+        event, _, *rest = change.claim
+        if change.how == "later":
+            error, due = rest
+            settled, lost = await self._ask("QLATER", due, event, error, ours=True, within=int(due) / 1000)
+        else:
+            verb, redo = "QFAIL" if change.how == "fail" else "QACK", [b"REDO"] if change.how == "nack" else []
+            settled, lost = await self._ask(verb, event, *rest, *redo)
         return bool(settled) or lost
 
     async def confirm(self, events: Sequence[bytes]) -> list[bool]:
@@ -371,7 +376,9 @@ class Commands:
         letters, _ = await self._change("QREQUEUE", most, *chosen, again=False)
         return bytes(letters)
 
-    async def _ask(self, verb: str, *arguments: Argument, ours: bool = False, again: bool = True) -> tuple[Any, bool]:
+    async def _ask(
+        self, verb: str, *arguments: Argument, ours: bool = False, again: bool = True, within: float = math.inf
+    ) -> tuple[Any, bool]:
         """Send a command. Return the reply, and whether an earlier one was lost.
 
         Args:
@@ -379,6 +386,7 @@ class Commands:
             *arguments: Its arguments behind the queue's name.
             ours: Only servers of ours have it.
             again: Send it again when its reply was lost.
+            within: Only within so many seconds after it was sent; after that, the reply is None.
 
         Raises:
             ServerTooOldError: It is a released okq, which does not have the command.
@@ -386,12 +394,20 @@ class Commands:
             PressureError: The server refused, or cannot be reached.
         """
         attempts, command = self._attempts(), (verb.encode(), self._queue, *arguments)
+        now, until = asyncio.get_running_loop().time, math.inf
+
+        def commands(extended: bool) -> list[Command]:
+            nonlocal until
+            if not attempts.lost:
+                until = now() + within
+            return [command] if now() <= until and (extended or not ours) else []
+
         while True:
-            came = await attempts.send(lambda extended: [command] if extended or not ours else [])
+            came = await attempts.send(commands)
             if ours and (not attempts.extended or (came and isinstance(came[0], ServerTooOldError))):
                 raise no_command(self.name, verb)
-            if came:
-                return self._value(came[0]), attempts.lost
+            if came or attempts.complete:
+                return self._value(came[0]) if came else None, attempts.lost
             if not again:
                 raise attempts.unknown(f"the connection broke during {verb} of the queue {self.name!r}")
 

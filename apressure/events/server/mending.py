@@ -42,7 +42,7 @@ class Expiry:
         return self._look is not None
 
     def look_in(self, seconds: float) -> None:
-        """Put back what has expired, and make what is due wait in line, in so many seconds, unless that comes earlier."""
+        """Put back what has expired, and make due events wait in line, in so many seconds, unless it comes earlier."""
         loop = asyncio.get_running_loop()
         due = loop.time() + seconds
         if self._look is None or due < self._due:

@@ -147,7 +147,10 @@ class Operations:
         for others in more:
             if len(others) != len(arguments) or [word.upper() for word in others[at:]] != option:
                 break
-            pushes.append(read(others))
+            try:
+                pushes.append(read(others))
+            except ErrorReply:
+                break  # it is the first one later
         job = lane.push([push.events[0] for push in pushes], expected=first.created)
         return Answer(job, functools.partial(self._pushed, session, lane, pushes), len(pushes))
 

@@ -62,6 +62,12 @@ async def use(url: str) -> None:
         assert await one("QFAIL", name, "d", "why") == 1
         assert await one("QRPOP", name, "LIMIT", 1, "TELL") == b"empty created"
         assert await other("QREQUEUE", name, 1) == b"m"
+        assert await one("QRPOP", name) == [b"d", b"x"]
+        assert await one("QLATER", name, 60_000, "d", "why") == 1
+        assert await other("QDELAY", name, 10, "e", "y", "CREATED") == b"OK"
+        assert await one("QRPOP", name, "WAIT", 80, "EX", 0) == [b"e", b"y"]
+        assert await other("QPURGE", name, 5) == 1
+        assert await other("QLPUSH", name, "d", "x") == b"OK"
         assert [await other("QPAUSE", name), await other("QPURGE", name, 1), await other("QRESUME", name)] == [1, 1, 1]
         assert [await other("QCLOSE", name, "CREATED"), await other("QDELETE", name)] == [1, b"OK"]
     server.stop()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
@@ -13,6 +15,8 @@ import redis
 from apressure import EventQueue, QueueDoesNotExistError
 from apressure.events.server.server import EventServer
 from apressure.events.server.settings import Address, ServerSettings
+from tests import processes
+from tests.integration.commands import COMMAND, environment
 from tests.okq_server import OkqServer
 
 PATIENCE = 60.0
@@ -43,6 +47,31 @@ async def serving(url: str, **told: Any) -> AsyncIterator[str]:
         await in_time(task)
 
 
+class Process:
+    """A server of ours in a process of its own, which can be killed and started again on its port."""
+
+    def __init__(self, url: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.url = f"okq://127.0.0.1:{self.port}"
+        self._redis = url
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._process = processes.Popen(
+            [*COMMAND, "events", "serve", "--listen-addr", f"127.0.0.1:{self.port}", "--redis-addr", self._redis],
+            env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        assert b"ready" in self._process.stdout.readline()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
 @contextlib.asynccontextmanager
 async def cleared(url: str) -> AsyncIterator[None]:
     """Delete the queues in the end."""
@@ -70,6 +99,24 @@ async def ours(url: str) -> AsyncIterator[str]:
     """The URL of a server of ours."""
     async with cleared(url), serving(url) as address:
         yield address
+
+
+@pytest.fixture
+async def process(url: str) -> AsyncIterator[Process]:
+    async with contextlib.AsyncExitStack() as stack:
+        server = Process(url)
+        await asyncio.to_thread(server.start)
+        stack.callback(server.kill)
+        yield server
+        await _forget_consumers(url)
+        await stack.enter_async_context(cleared(url))
+
+
+async def _forget_consumers(url: str) -> None:
+    """The consumers of servers that were killed stay listed for 30 seconds."""
+    with redis.Redis.from_url(url) as db:
+        for key in db.scan_iter("queue:*:consumers"):
+            db.delete(key)
 
 
 @pytest.fixture(params=["released", "ours"])

@@ -6,15 +6,12 @@ import asyncio
 import contextlib
 import random
 import socket
-import subprocess
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 from apressure import (
     AuthenticationError,
@@ -32,54 +29,8 @@ from apressure.events import consumer
 from apressure.events.remote import connection, notices
 from apressure.events.server.settings import Address, Tls
 from apressure.testing.contract import drained
-from tests import processes
-from tests.integration.commands import COMMAND, environment
-from tests.integration.events.remote.conftest import Open, cleared, eventually, fails, in_time, serving
+from tests.integration.events.remote.conftest import Open, Process, cleared, eventually, fails, in_time, serving
 from tests.okq_server import OkqServer
-
-
-class Process:
-    """A server of ours in a process of its own, which can be killed and started again on its port."""
-
-    def __init__(self, url: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        self.url = f"okq://127.0.0.1:{self.port}"
-        self._redis = url
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        self._process = processes.Popen(
-            [*COMMAND, "events", "serve", "--listen-addr", f"127.0.0.1:{self.port}", "--redis-addr", self._redis],
-            env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        assert self._process.stdout is not None
-        assert b"ready" in self._process.stdout.readline()
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
-
-
-@pytest.fixture
-async def process(url: str) -> AsyncIterator[Process]:
-    async with contextlib.AsyncExitStack() as stack:
-        server = Process(url)
-        await asyncio.to_thread(server.start)
-        stack.callback(server.kill)
-        yield server
-        await _forget_consumers(url)
-        await stack.enter_async_context(cleared(url))
-
-
-async def _forget_consumers(url: str) -> None:
-    """The consumers of servers that were killed stay listed for 30 seconds."""
-    with redis.Redis.from_url(url) as db:
-        for key in db.scan_iter("queue:*:consumers"):
-            db.delete(key)
-
 
 # Replies that are lost.
 
