@@ -222,7 +222,8 @@ class LeasedDelivery(Claimed, Generic[T]):
         Cancelled, it waits for the outcome, then raises: the message is given back or in flight.
 
         On this kind:
-            EventQueue: The specification's QACK with REDO; on `okq://` with an error, QFAIL of our servers.
+            EventQueue: The specification's QACK with REDO; on `okq://` with an error, QFAIL of our servers, and
+                with `delay=` their QLATER. A released okq cannot delay: ServerTooOldError.
             TaskQueue: The task is tried again, unless it was tried `max_attempts` times: then it fails with this error.
             FileQueue: It waits before all messages that were put later. It raises what `ack` does. If the file system
                 refuses to keep the error, the message is given back without it. Cancelled, it does not wait.

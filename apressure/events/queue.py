@@ -193,9 +193,10 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
         then raises: the item is in the queue, or not. `timeout=` gives a certain answer.
 
         On this kind:
-            With an `okq://` address, waiting for room means to try again after up to 0.25 s. If the reply is lost, the
-            item is put again. It may then be in the queue twice, one after the other: if it was put, received and
-            acknowledged before the second try. Any item that is delivered at-least-once may come twice.
+            With an `okq://` address, waiting for room means to try again after up to 0.25 s. A released okq cannot
+            delay: ServerTooOldError. If the reply is lost, the item is put again. It may then be in the queue twice,
+            one after the other: if it was put, received and acknowledged before the second try. Any item that is
+            delivered at-least-once may come twice.
         """
         if deadline is not None:
             put = self.put(item, timeout, id=id, front=front, delay=delay, at=at)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from apressure import EventQueue, QueueDoesNotExistError
-from apressure.testing.contract import DeadLetterContract, DelayContract, Opener, PauseContract, QueueContract
+from apressure import EventQueue, QueueDoesNotExistError, ServerTooOldError
+from apressure.testing.contract import DeadLetterContract, DelayContract, Opener, PauseContract, QueueContract, drained
+from apressure.testing.contract.steps import fails, in_time
 from tests.integration.events.remote.conftest import serving
 from tests.okq_server import OkqServer
 
@@ -70,3 +71,15 @@ class TestReleasedOkq(QueueContract):
 
             yield open_queue
         await server.stop()
+
+    async def test_it_cannot_delay_and_loses_nothing(self, open_queue: Opener) -> None:
+        queue = await open_queue()
+        for put in (queue.put(b"1", delay=1), queue.put_many([b"1"], delay=1)):
+            assert "cannot be delayed" in str(await fails(ServerTooOldError, put))
+        assert await queue.qsize() == (await queue.statistics()).delayed == 0
+        await queue.put(b"1")
+        delivery = await in_time(queue.receive())
+        assert "cannot be delayed" in str(await fails(ServerTooOldError, delivery.nack(delay=1)))
+        assert not delivery.settled
+        await delivery.nack()
+        assert await drained(queue) == [b"1"]
