@@ -78,7 +78,7 @@ def from_snapshot(name: str, snapshot: list[Any], **own: Any) -> QueueStatistics
     Raises:
         ServerError: The bound or a statistic is not an integer.
     """
-    bound, length, closed, in_flight, counters, producer, consumer, members, paused = snapshot
+    bound, length, closed, in_flight, counters, producer, consumer, members, paused, delayed, next_due = snapshot
     produced_messages, produced_bytes, consumed_messages, consumed_bytes = counters
     return QueueStatistics(
         name=name,
@@ -94,6 +94,8 @@ def from_snapshot(name: str, snapshot: list[Any], **own: Any) -> QueueStatistics
         consumed_messages=_number(name, "stats:consumed_messages", consumed_messages),
         consumed_bytes=_number(name, "stats:consumed_bytes", consumed_bytes),
         in_flight=in_flight,
+        delayed=delayed,
+        next_due=None if next_due < 0 else next_due / 1000,
         **own,
     )
 

@@ -19,7 +19,7 @@ from apressure.exceptions import (
 
 _NOT_NOW: dict[bytes, Reason] = {
     b"full": "full", b"few": "few", b"empty": "empty", b"watch": "watch", b"turn": "turn", b"draining": "draining",
-    b"paused": "paused",
+    b"paused": "paused", b"room": "room",
 }  # fmt: skip
 
 
@@ -63,8 +63,9 @@ def read(answer: Any, name: str, role: Role | None) -> Any:
             return answer[1] if len(answer) == 2 else answer[1:]
         case b"messages":
             return answer[1] if len(answer) == 2 else list(itertools.chain.from_iterable(answer[1:]))
-        case b"full" | b"few" | b"empty" | b"watch" | b"turn" | b"draining" | b"paused":
-            return Wait(_NOT_NOW[answer[0]], *answer[1:])
+        case b"full" | b"few" | b"room" | b"empty" | b"watch" | b"turn" | b"draining" | b"paused":
+            lease, due = (value if value >= 0 else None for value in (*answer[1:], -1, -1)[:2])
+            return Wait(_NOT_NOW[answer[0]], lease, due=due)
         case b"large":
             return too_many(name, answer[1])
         case b"busy":

@@ -35,6 +35,10 @@ _OURS = {
     "apart": "hash",
     "redelivered": "list",
     "paused": "string",
+    "delayed": "zset",
+    "popped": "string",
+    "sooner": "list",
+    "room": "list",
 }
 _COUNTERS = tuple(suffix.replace("stats:", "stats_") for suffix in _SPECIFIED if suffix.startswith(":stats:"))
 
@@ -58,6 +62,10 @@ class Keys:
         apart: Ours: the hash of those among them that later ones have overtaken, or that had been delivered before.
         redelivered: Ours: the list that says how often messages that came back have been delivered.
         paused: Ours: the string that pauses the queue; it says since when, and which client did that.
+        delayed: Ours: the sorted set of the messages that wait for their time, by that time.
+        popped: Ours: the string that counts what leaves the line while a message is in it that was delayed before.
+        sooner: Ours: the list that wakes clients which wait for messages, when one is due earlier. It expires.
+        room: Ours: the list that wakes clients which wait for a place that a delayed message takes. It expires.
         resumed: Ours: the list that consumers wait for while the queue is paused. It expires.
 
     Raises:
@@ -82,7 +90,8 @@ class Keys:
         self.statistics = self.specified[6:10]
         self.not_full, self.closed = self.specified[10:]
         self.ours = tuple(b"apressure:" + base + b":" + word.encode() for word in _OURS)
-        self.inflight, self.apart, self.redelivered, self.paused = self.ours[6:]
+        self.inflight, self.apart, self.redelivered, self.paused = self.ours[6:10]
+        self.delayed, self.popped, self.sooner, self.room = self.ours[10:]
         self.resumed = b"apressure:" + base + b":resumed"
 
     def holder(self, role: str) -> bytes:
@@ -143,6 +152,7 @@ class Keys:
             self.inflight,
             self.apart,
             *self.line(),
+            self.delayed,
         )
 
     def for_script(self, sequence: str) -> tuple[bytes, ...]:

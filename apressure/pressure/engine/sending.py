@@ -42,7 +42,7 @@ def acknowledged(answer: Any) -> bool:
 
 _DURABLE = dict.fromkeys(
     (
-        "put", "get", "receive", "receive_shared", "settle", "settle_shared", "move", "purge", "requeue", "create",
+        "put", "delay", "get", "receive", "receive_shared", "settle", "settle_shared", "move", "purge", "requeue", "create",
         "close", "finish_delete", "pause", "resume",
     ),
     _changed,

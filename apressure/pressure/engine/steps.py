@@ -44,10 +44,30 @@ class Steps(SharedSteps):
         A `Wait` says that there is room, and another client is about to bring the permit. With `lost`, the step does
         not wait for that permit.
         """
+        return self._put("put", series, messages, claimed, token, force, on_answer, lost)
+
+    def delay(
+        self,
+        series: Series,
+        messages: Iterable[tuple[bytes, bytes]],
+        claimed: bytes,
+        token: bytes,
+        force: bool,
+        on_answer: OnAnswer,
+        lost: bool = False,
+    ) -> Request:
+        """`put` for messages that are due later: each with when, encoded."""
+        given = itertools.chain.from_iterable(messages)
+        return self._put("delay", series, given, claimed, token, force, on_answer, lost)
+
+    def _put(
+        self, name: str, series: Series, given: Iterable[bytes], claimed: bytes, token: bytes, force: bool,
+        on_answer: OnAnswer, lost: bool,
+    ) -> Request:  # fmt: skip
         how = b"1" if force else b"2" if lost else b"0"
-        arguments: list[Argument] = [self._uid, series.next(), b"0", claimed, token, how, *messages]
+        arguments: list[Argument] = [self._uid, series.next(), b"0", claimed, token, how, *given]
         claims = ONLY_PRODUCER if claimed == b"1" else ()
-        return self._send(series.call("put"), arguments, on_answer, True, 2, "producer", claims)
+        return self._send(series.call(name), arguments, on_answer, True, 2, "producer", claims)
 
     async def move(
         self,

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from apressure import logs
 from apressure.concurrency import background
 from apressure.concurrency.settle import Patience
+from apressure.core.due import Due
 from apressure.core.leases.clock import Clock, Term, since_boot
 from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError, LeaseLostError, PressureError, ServerError
@@ -122,10 +123,12 @@ class Lease:
             await self.flush()
         return self.term.certain_until
 
-    def nack(self, number: int, error: BaseException | str | None = None) -> None:
-        """Give a message back, first in line, with the next step that leaves; and say why."""
+    def nack(self, number: int, error: BaseException | str | None = None, due: Due | None = None) -> None:
+        """Give a message back, first in line or for later, with the next step that leaves; and say why."""
         if error is not None:
             self.state.unsettled.note_error(number, error)
+        if due is not None:
+            self.state.unsettled.note_due(number, due)
         self._settling.give_back(number)
 
     def return_buffer(self) -> bool:

@@ -73,6 +73,7 @@ class LeaseState:
         self.error: Exception | None = None
         self.unsure: DurabilityError | None = None
         self.drained = False
+        self._dead = dead
         self._on_broken = on_broken
 
     def check(self) -> None:
@@ -90,6 +91,10 @@ class LeaseState:
             self.error = error
             self._on_broken(error)
         self.clear()
+
+    def is_last(self, attempts: int) -> bool:
+        """Whether a message that was delivered so often becomes a dead letter when it goes back."""
+        return self._dead is not None and attempts >= self._dead.max_attempts
 
     def clear(self) -> None:
         """Nothing is in flight any more. (The buffer stays: `check` empties it.)"""

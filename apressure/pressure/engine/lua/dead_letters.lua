@@ -1,5 +1,5 @@
 -- Look at dead letters, the oldest first, and at the reason of each. Writes nothing.
--- KEYS: those of the prelude, of the dead-letter queue; then 24 the reasons
+-- KEYS: those of the prelude, of the dead-letter queue; then 28 the reasons
 -- ARGV: 1 how many to pass over, 2 the most to return (up to about 1 MiB of them; fewer where many have equal ones)
 -- Returns: {'ok', {messages}, {the reason of each: 'time:attempts:attempt:error', or ''}} | {'missing'}
 if call('EXISTS', BOUND) == 0 then return {'missing'} end
@@ -18,13 +18,13 @@ while #messages < most and bytes < 1048576 do
   chunk = bytes < 65536 and math.min(2 * chunk, 200) or 1
 end
 
-local known, given, sought = holds_reasons(KEYS[24]), {}, 0
+local known, given, sought = holds_reasons(KEYS[28]), {}, 0
 for i = 1, #messages do
   if sought >= MOST_PASSED then  -- the next step returns the rest
     for j = #messages, i, -1 do messages[j] = nil end
     break
   end
-  local lines = known and lines_of(KEYS[24], letter_field(messages[i])) or {}
+  local lines = known and lines_of(KEYS[28], letter_field(messages[i])) or {}
   local place = 1
   if #lines > 1 then
     -- Several have, or had, this content. The oldest may have been taken away without their reasons: the newest of them

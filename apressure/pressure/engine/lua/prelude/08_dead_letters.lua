@@ -9,7 +9,7 @@ local function misfit(first)
   elseif wrong and wrong[1] == 'corrupt' then
     why = wrong[2]
   elseif not bound then
-    local other = collision(first + 23)
+    local other = collision(first + 27)
     if other then
       why = LIST .. ' would share a key with the queue ' .. string.sub(KEYS[other], 1, -7)
     elseif call('EXISTS', CLOSED) == 1 then
@@ -115,20 +115,26 @@ local function forget_failures(values, from, to, key)
   push('HDEL', key, fields, 1, #fields)
 end
 
--- Read what a step gives back: ARGV[from...], each 'number' or 'number:error'.
--- leave: all that is in flight goes back in order, so only the errors matter.
--- Returns: the numbers to give back | {number -> error}, or nil if there are no errors
+-- Read what a step gives back: ARGV[from...], each 'number' or 'number:error', and with '>milliseconds' behind the number
+-- if it is due after these.
+-- leave: all that is in flight goes back in order, so only the errors matter, and when some are due.
+-- Returns: the numbers to give back | {number -> error}, or nil if there are no errors | {number -> when it is due}
 local function read_returned(from, leave)
-  local returned, errors = {}, nil
+  local returned, errors, dues = {}, nil, {}
   for i = from, #ARGV do
-    local number, text = string.match(ARGV[i], '^(%d+):(.*)$')
-    if number then
+    local number, due, text = string.match(ARGV[i], '^(%d+)>?(%d*)(.*)$')
+    number = tonumber(number)
+    if text ~= '' then
       errors = errors or {}
-      errors[tonumber(number)] = text
+      errors[number] = string.sub(text, 2)
     end
-    if not (number and leave) then returned[#returned + 1] = tonumber(number or ARGV[i]) end
+    if due ~= '' then
+      dues[number] = due
+    elseif not (text ~= '' and leave) then
+      returned[#returned + 1] = number
+    end
   end
-  return returned, errors
+  return returned, errors, dues
 end
 
 -- Keep why messages of this queue become dead letters. attempts: how often each was delivered.
@@ -169,7 +175,7 @@ end
 -- attempts: how often each of the messages was delivered.
 -- Returns: their bytes, and how many dead letters there were before
 local function add_dead_letters(first, dead, attempts)
-  keep_reasons(KEYS[first + 22], dead, attempts)
+  keep_reasons(KEYS[first + 26], dead, attempts)
   local bytes = 0
   for i = 1, #dead do bytes = bytes + #dead[i] end
   switch_to(first)
