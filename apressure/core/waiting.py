@@ -37,10 +37,10 @@ class Wait(NamedTuple):
 
     Attributes:
         reason: Why the step cannot go on: the queue is full, has too few free places, is empty or still open, or
-            another client holds the role. `"room"`: delayed messages take the free places. `"watch"`: it is empty, and this client is the one that watches it. `"turn"`:
-            it is empty, and another client watches it. `"draining"`: it is closed and empty, and others have something
-            that may come back. `"paused"`: consumers are to take nothing. `"share"`: a client that does not share the
-            consumer role holds it.
+            another client holds the role. `"room"`: delayed messages take the free places. `"watch"`: it is empty,
+            and this client is the one that watches it. `"turn"`: it is empty, and another client watches it.
+            `"draining"`: it is closed and empty, and others have something that may come back. `"paused"`:
+            consumers are to take nothing. `"share"`: a client that does not share the consumer role holds it.
         lease: Milliseconds until the next try is worth it in any case: a lease expires, or the client that watches
             counts as dead. None where there is no such time.
         created: The queue was created, and the format has queues that were not: then a wait ends when it is deleted.

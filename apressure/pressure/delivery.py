@@ -103,7 +103,7 @@ class Delivery(Generic[T]):
             self._lease.state.unsettled.note_error(self._number, error)
 
     async def nack(self, error: BaseException | str | None = None, *, delay: float | None = None) -> None:
-        """Give the message back, first in line, or with `delay=` for its time. Cancelled, it is given back all the same.
+        """Give the message back, first in line, or with `delay=` for its time. Cancelled, it goes back all the same.
 
         A delayed message waits on the server, with its attempts: nobody holds the role, a lease or memory for it, and
         the death of a process changes nothing. When it is due, it joins the end of the line.

@@ -159,7 +159,7 @@ class _Judge:
             yield self._found("orphaned_items", "consumer")
         for key, entries in snapshot.foreign.items():
             if entries:
-                where = "first in line" if key == self._keys.apart else "away"
+                where = {self._keys.apart: "first in line", self._keys.delayed: "last in line"}.get(key, "away")
                 yield self._found("foreign_entry", key=key, entries=entries, where=where)
 
     def _is_half_created(self) -> bool:

@@ -52,7 +52,7 @@ class Snapshot:
     """
 
     def __init__(self, name: str, keys: Keys, answer: list[Any]) -> None:
-        now, marks, seen, producer, consumer, collision, apart, redelivered, members = answer
+        now, marks, seen, producer, consumer, collision, apart, redelivered, members, delayed = answer
         self.name = name
         self.keys = keys
         self.now: int = now
@@ -66,7 +66,7 @@ class Snapshot:
         }
         self.members = [Lease(*member) if member else Lease(b"") for member in members]
         """The clients that share the consumer role."""
-        self.foreign: dict[bytes, int] = {keys.apart: apart, keys.redelivered: redelivered}
+        self.foreign: dict[bytes, int] = {keys.apart: apart, keys.redelivered: redelivered, keys.delayed: delayed}
         """How many entries of these keys were written by other programs."""
         self.collision = keys.collisions()[collision - 1] if collision else None
         self.bound = max(0, self.integer(keys.bound) or 0)

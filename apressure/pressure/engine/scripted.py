@@ -97,9 +97,7 @@ class Scripted(Engine):
     async def peek(self, index: int) -> bytes | None:
         return await self.steps.peek(index)
 
-    def put(
-        self, put: Put, timeout: float | None, force: bool = False, due: Due | None = None
-    ) -> Awaitable[None]:
+    def put(self, put: Put, timeout: float | None, force: bool = False, due: Due | None = None) -> Awaitable[None]:
         if timeout is not None:
             validation.timeout(timeout)
         self.check("producer")

@@ -2,10 +2,10 @@
 -- are due.
 -- KEYS: those of the prelude
 -- ARGV: 1 uid, 2 sequence, 3 '1' if this repeats a step, 4 '1' if the producer role was claimed, 5 lease token or '',
---       6 '1' to ignore the bound, '2' if the permit is long overdue (see put.lua), 7... messages, each followed by when it
---       is due, as `due_at` reads it
--- Returns: those of put.lua: number of messages put | {'full'} | {'room'} | {'missing'} | {'corrupt', why} | {'closed'} |
---          {'busy', role, holder, milliseconds of its lease or -1} | {'lost'}
+--       6 '1' to ignore the bound, '2' if the permit is long overdue (see put.lua), 7... messages, each followed by
+--       when it is due, as `due_at` reads it
+-- Returns: those of put.lua: number of messages put | {'full'} | {'room'} | {'missing'} | {'corrupt', why} |
+--          {'closed'} | {'busy', role, holder, milliseconds of its lease or -1} | {'lost'}
 local claimed, token = ARGV[4], ARGV[5]
 local before = recall_number(ARGV[2], ARGV[3])
 if before then return before end

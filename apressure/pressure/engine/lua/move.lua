@@ -9,7 +9,8 @@
 --       7 number of arguments that describe units, 8... runs of units: how many units, how many results each of them
 --       has, how many ranges follow, and each range (first, last, bytes); a run of several units is one range, with one
 --       delivery for each unit. Then all results
--- Returns: number of units moved (fewer than given: there is no room for the next one) | {'full'} | {'room'} (as put.lua) |
+-- Returns: number of units moved (fewer than given: there is no room for the next one) | {'full'} |
+--          {'room'} (both as put.lua) |
 --          {'few', milliseconds} (there is room, and too little for the results of the next unit: try after that) |
 --          {'large', bound} (the next unit has more results than the bound) | {'missing'} (the destination) |
 --          {'corrupt', why} | {'closed'} (the destination) | {'lost'} (the lease, or deliveries in it) |

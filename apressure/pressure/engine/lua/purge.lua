@@ -1,5 +1,5 @@
--- Delete waiting messages, the oldest first, then delayed ones; those that count as produced, count as consumed. Messages
--- in flight stay, so it works beside the lease of a consumer of ours.
+-- Delete waiting messages, the oldest first, then delayed ones; those that count as produced count as consumed.
+-- Messages in flight stay, so it works beside the lease of a consumer of ours.
 -- KEYS: those of the prelude, 28 the reasons, if this is a dead-letter queue
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 the most messages to delete
 -- Returns: {'ok', number deleted, number of messages left, delayed ones included} | {'missing'} | {'corrupt', why} |
@@ -11,7 +11,9 @@ if wrong then return refuse(wrong, CONSUMER, '0', '', bound) end
 survey(bound)
 local waiting = call('LLEN', LIST)
 if waiting == 0 and delayed() == 0 then return {'ok', 0, 0} end
-if waiting > 0 and hidden(CONSUMER) then return {'busy', name_of(CONSUMER), call('GET', KEYS[HOLDER + CONSUMER]) or '', -1} end
+if waiting > 0 and hidden(CONSUMER) then
+  return {'busy', name_of(CONSUMER), call('GET', KEYS[HOLDER + CONSUMER]) or '', -1}
+end
 call('LLEN', REDELIVERED)  -- raises an error where it is of the wrong type: before a message is taken
 
 ignore_memory_limit()

@@ -88,7 +88,7 @@ end
 
 -- Entries that other programs wrote. One in APART may be a delivery: it goes back, so that nothing is lost.
 if everything then
-  local fields, entries, proper = foreign()
+  local fields, entries, proper, later = foreign()
   if #entries > 0 then
     call('LTRIM', REDELIVERED, 0, -#entries - #proper - 1)
     push('RPUSH', REDELIVERED, proper, 1, #proper)
@@ -98,7 +98,18 @@ if everything then
     put_back(fields)
     did('foreign_entry', nil, APART, #fields)
   end
+  if #later > 0 and exists then
+    local values = {}
+    for i = 1, #later do values[3 * i - 2], values[3 * i - 1], values[3 * i] = now(), 0, later[i] end
+    push('ZREM', DELAYED, later)
+    OP = ':' .. now()  -- a name for the entries, instead of that of a series
+    delay(0, values)
+    OP = KEYS[27]
+    did('foreign_entry', nil, DELAYED, #later)
+  end
 end
+
+if bound and delayed() > 0 and integer(KEYS[MESSAGES], '0') and integer(KEYS[BYTES], '0') then promote(bound) end
 
 -- Each role has one token, in a lease, the free list or a claim.
 for _, role in ipairs({PRODUCER, CONSUMER}) do

@@ -18,8 +18,8 @@ local INFLIGHT, APART, REDELIVERED = KEYS[19], KEYS[20], KEYS[21]
 local PAUSED = KEYS[22]
 -- DELAYED has messages by the time when they are due, in milliseconds; see `delay`. Other clients do not see them.
 -- POPPED exists while one of them is in the line again; see `attempts_of`. SOONER has a token when a message is due
--- earlier than those know who wait for messages, ROOM when there may be a place that a delayed message took. Each client
--- that waits there wakes, since none takes the token. The step that has it wait again deletes it.
+-- earlier than those know who wait for messages, ROOM when there may be a place again where delayed messages took all.
+-- Each client that waits there wakes, since none takes the token. The step that has it wait again deletes it.
 local DELAYED, POPPED, SOONER, ROOM = KEYS[23], KEYS[24], KEYS[25], KEYS[26]
 OP, TURNS, WATCH = KEYS[27], KEYS[28], KEYS[29]
 -- A role is a number. Added to one of these it gives the key: KEYS[LEASE + CONSUMER]. (Statistics: add it twice.)

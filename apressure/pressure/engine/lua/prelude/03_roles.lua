@@ -36,8 +36,8 @@ local function normalise(bound, length, permits, took)
   end
 end
 
--- How many messages may be put, those that are delayed included. While a consumer that works step by step owes a token for a message that it took, one
--- place belongs to the client that will get that token.
+-- How many messages may be put; delayed ones take places. While a consumer that works step by step owes a token for a
+-- message that it took, one place belongs to the client that will get that token.
 -- length, permits: as above; permits may be nil.
 local function places(bound, length, permits)
   local free = math.max(0, bound - length - delayed())

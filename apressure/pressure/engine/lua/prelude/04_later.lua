@@ -1,9 +1,9 @@
--- An entry of DELAYED is 'series:step:index:times:message': by the first three, entries differ, and those that are due in
--- the same millisecond keep their order; `times` says how often the message has been delivered. Its errors are among the
--- reasons of the dead-letter queue, as for any message that came back.
+-- An entry of DELAYED is 'series:step:index:times:message'. The first three tell entries from each other, and keep the
+-- order of those that are due in the same millisecond. `times` says how often the message has been delivered; its
+-- errors are among the reasons of the dead-letter queue, as those of any message that came back.
 
--- Returns: the message of an entry, how often it has been delivered, true if another program wrote the entry (then all of
---          it counts as a message, so that nothing is lost)
+-- Returns: the message of an entry, how often it has been delivered, true if another program wrote the entry (then all
+--          of it counts as a message, so that nothing is lost)
 local function look_later(entry)
   local times, from = string.match(entry, '^%x+:%d+:%d+:(%d+):()')
   times = natural(times)

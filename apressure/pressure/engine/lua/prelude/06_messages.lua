@@ -103,10 +103,11 @@ end
 -- The entries of REDELIVERED are in the order of the right end of the queue: how often, and the message's digest. Other
 -- clients pop messages without their entries. So entries that were passed over are dropped, and also the oldest ones,
 -- if there are more entries than messages.
--- A message that was delayed comes back at the left end, behind messages that may have the same content. So its entry says
--- at which place of the line it is: POPPED counts what leaves the line, and this message is the one with that number. Other
--- clients do not count; then it comes earlier. So a message takes the attempts of an entry with its content, unless a
--- message with that content still is at the place of the entry. An entry whose place has passed is dropped.
+-- A message that was delayed comes back at the left end, behind messages that may have the same content. So its entry
+-- says at which place of the line it is: POPPED counts what leaves the line, and it will be the one with that number.
+-- Other clients do not count; then it comes earlier. So a message takes the attempts of an entry with its content,
+-- unless a message with that content still is at the place of the entry. An entry whose place
+-- has passed is dropped.
 local function attempts_of(messages)
   local attempts = {}
   for i = 1, #messages do attempts[i] = 1 end

@@ -115,8 +115,8 @@ local function forget_failures(values, from, to, key)
   push('HDEL', key, fields, 1, #fields)
 end
 
--- Read what a step gives back: ARGV[from...], each 'number' or 'number:error', and with '>milliseconds' behind the number
--- if it is due after these.
+-- Read what a step gives back: ARGV[from...], each 'number' or 'number:error', and with '>milliseconds' behind the
+-- number if it is due after these.
 -- leave: all that is in flight goes back in order, so only the errors matter, and when some are due.
 -- Returns: the numbers to give back | {number -> error}, or nil if there are no errors | {number -> when it is due}
 local function read_returned(from, leave)
