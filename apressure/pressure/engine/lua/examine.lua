@@ -2,12 +2,13 @@
 -- of a string the first 4096 bytes, of other types the size.
 -- KEYS: those of the prelude, then the keys that are the :bound of a queue which cannot exist beside this one
 -- ARGV: none
--- Returns: {'ok', {milliseconds of the server's clock, {mark of all keys, of the producer's, of the consumer's},
---          {for each of the first 26 keys: {type, size, value}}, {producer's lease}, {consumer's lease},
---          index of a colliding key or 0, number of foreign entries of apart, number of foreign entries of
---          redelivered, {members of the clients that share the consumer role}, number of foreign entries of
---          delayed}} with a lease as {uid, since when or -1, milliseconds until its end, 1 if its deadline is further away or 0},
---          or {uid} if it cannot be read, or {} if there is none, and a member as {uid, since when, milliseconds until its end}, or {} if it cannot be read
+-- Returns: {'ok', {milliseconds of the server's clock, {mark of all keys, of the producer's, of the consumer's}, {for
+--          each of the first 26 keys: {type, size, value}}, {producer's lease}, {consumer's lease}, index of a
+--          colliding key or 0, number of foreign entries of apart, number of foreign entries of redelivered, {members
+--          of the clients that share the consumer role}, number of foreign entries of delayed}} with a lease as {uid,
+--          since when or -1, milliseconds until its end, 1 if its deadline is further away or 0}, or {uid} if it
+--          cannot be read, or {} if there is none, and a member as {uid, since when, milliseconds until its end}, or
+--          {} if it cannot be read
 local function lease_of(role)
   if call('TYPE', KEYS[LEASE + role]).ok ~= 'hash' then return {} end
   local uid, since = unpack(call('HMGET', KEYS[LEASE + role], 'uid', 'since'))

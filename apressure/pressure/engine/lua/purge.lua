@@ -34,6 +34,7 @@ while delayed() > 0 and messages < tonumber(ARGV[3]) and bytes < 1048576 do
 end
 count(CONSUMER, messages - fresh, bytes)
 normalise(bound, nil, nil, waiting > 0)
+if bound > 0 and delayed() == 0 then wake(ROOM) end
 if call('EXISTS', CLOSED) == 1 and delayed() == 0 then wake(SOONER) end  -- the end may have come
 local left = call('LLEN', LIST) + delayed()
 record(ARGV[1], messages .. ':' .. left)

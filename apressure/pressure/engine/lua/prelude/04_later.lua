@@ -104,5 +104,6 @@ local function promote(bound, careful)
   push('LPUSH', LIST, messages)
   push('ZREM', DELAYED, due)
   normalise(bound)
+  if bound > 0 and delayed() == 0 then wake(ROOM) end  -- those that wait there wait for a permit now
   if call('EXISTS', CLOSED) == 1 then wake(SOONER) end  -- those that wait for the end do not wait for messages
 end
