@@ -58,8 +58,8 @@ class Waits(waiting.Waits):
         patient = rounds is not None
         seconds = LONG_SLICE if patient else SLICE
 
-        def peek(key: bytes, seconds: int = seconds) -> Waiter:
-            return Waiter(node, key, key, seconds, patient=patient)
+        def peek(key: bytes, seconds: int = seconds, spare: bool = False) -> Waiter:
+            return Waiter(node, key, key, seconds, patient=patient, spare=spare)
 
         def in_line(source: bytes, destination: bytes | None, on_unwanted: Callable[[], None]) -> Waiter:
             return Waiter(node, source, destination, seconds, on_unwanted, patient)
@@ -68,7 +68,7 @@ class Waits(waiting.Waits):
             return Waiter(node, keys.free(role), keys.claim(role), on_unwanted=lambda: hand_back(role))
 
         closed, not_full, resumed = peek(keys.closed, LONG_SLICE), peek(keys.not_full), peek(keys.resumed)
-        sooner, room = peek(keys.sooner), peek(keys.room)
+        sooner, room = peek(keys.sooner, spare=True), peek(keys.room, spare=True)
         self.line = Line(keys, in_line, resign)
         messages, turns = self.line.messages, self.line.turns
         self.in_line = False
@@ -90,7 +90,7 @@ class Waits(waiting.Waits):
             "consumer": (self._claims["consumer"],),
             "share": (self._claims["consumer"], turns),
         }
-        self._all = (closed, messages, turns, not_full, resumed, sooner, room, *self._claims.values())
+        self._all = (closed, messages, turns, not_full, resumed, *self._claims.values(), sooner, room)
         self._server = node.server
         self._server.add_reclaimer(self._give_up_one)
 
