@@ -205,6 +205,23 @@ async def test_a_retry_behind_messages_with_the_same_content_keeps_its_attempts(
     assert await taken(queue) == [(b"same", 1), (b"other", 1), (b"same", 1), (b"same", 2), (b"same", 1)]
 
 
+async def test_a_retry_travels_alone_where_attempts_are_limited(open_queue: Opener) -> None:
+    queue = await open_queue(max_attempts=5)
+    await queue.put(b"retry")
+    await put_off(queue, 0.05)
+    await queue.put_many([b"1", b"2", b"3"])
+    await asyncio.sleep(0.1)
+    await queue.put_many([b"4", b"5"])
+    found = []
+    for expected in ([b"1", b"2", b"3"], [b"retry"], [b"4", b"5"]):
+        deliveries = await in_time(queue.receive_many(100))
+        assert [delivery.raw for delivery in deliveries] == expected
+        found += [delivery.attempts for delivery in deliveries]
+        for delivery in deliveries:
+            await delivery.ack()
+    assert found == [1, 1, 1, 2, 1, 1]
+
+
 async def test_attempts_stay_exact_among_gets_and_messages_that_come_back(open_queue: Opener) -> None:
     queue = await open_queue()
     await queue.put_many([b"a", b"a"])

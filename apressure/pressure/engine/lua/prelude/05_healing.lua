@@ -72,9 +72,12 @@ local function survey(bound, careful, mine, broken)
   local leased = left ~= nil
   local fine = leased and left > 0 and not overlong
       or not leased and call('EXISTS', KEYS[LEASE + CONSUMER], INFLIGHT, APART) == 0
-  if call('EXISTS', CLOSED, PAUSED, KEYS[LEASE + PRODUCER], KEYS[CLAIM + PRODUCER], KEYS[CLAIM + CONSUMER], DELAYED,
-          POPPED) == 0 and fine then
-    return 0, true, leased
+  local unusual = call('EXISTS', CLOSED, PAUSED, KEYS[LEASE + PRODUCER], KEYS[CLAIM + PRODUCER],
+                       KEYS[CLAIM + CONSUMER], DELAYED, POPPED)
+  if unusual == 0 and fine then return 0, true, leased end
+  if fine and unusual == call('EXISTS', DELAYED, POPPED) then  -- nothing else is unusual
+    if bound and not broken and delayed() > 0 then promote(bound, careful) end
+    return 0, false, leased
   end
   if mine ~= PRODUCER then heal(PRODUCER, bound, careful) end
   if mine ~= CONSUMER then heal(CONSUMER, bound, careful) end

@@ -30,11 +30,16 @@ local function obstacle(first, limit)
   end
 end
 
--- Has the next message been delivered before? Then it travels alone: a message that kills its consumer must not use up
--- the attempts of others.
-local function suspect()
+-- How many of the next `most` messages may travel together. One that has been delivered before travels alone: a message
+-- that kills its consumer must not use up the attempts of others.
+local function unsuspected(most)
   local entry, message = call('LINDEX', REDELIVERED, -1), call('LINDEX', LIST, -1)
-  return entry and message and string.match(entry, ':(.*)') == digest_of(message)
+  if not (entry and message) then return most end
+  local _, digest, place = redelivery(entry)
+  if digest == digest_of(message) then return 1 end
+  local popped = place and popped_so_far()
+  if not popped or place <= popped + 1 then return most end
+  return math.min(most, place - popped - 1)  -- as far as it, which is behind some others
 end
 
 -- Why messages failed is in a hash beside the dead-letter queue, in these fields:
@@ -205,7 +210,7 @@ local function take(most, again, first, limit)
   local chunks, messages, attempts, dead, died = {}, 0, {}, {}, {}
   local total, taken = 0, 0
   repeat
-    local popped, count_of, bytes = pop((limit == 1 or limit > 0 and suspect()) and 1 or most)
+    local popped, count_of, bytes = pop(limit == 1 and 1 or limit > 0 and unsuspected(most) or most)
     local all = again and count_of > 0 and flat(popped)
     if all then
       local tried, kept = attempts_of(all), {}
