@@ -23,6 +23,7 @@ from apressure.exceptions import QueueEmptyError
 from apressure.pressure.engine import keys as spelling
 from apressure.pressure.engine.keys import Keys
 from apressure.testing.proxy import Proxy, Trouble
+from tests import processes
 from tests.integration.conftest import Opener, blocked, blocking, eventually, fails, in_time
 from tests.integration.deaths import each_trouble
 
@@ -65,9 +66,7 @@ asyncio.run(main())
 async def test_a_killed_process_neither_loses_a_retry_nor_hurries_it(open_queue: Opener, url: str, shared: str) -> None:
     queue = await open_queue()
     await queue.put_many([b"%d" % number for number in range(20)])
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", WORKER, url, shared, "1.0", stdout=asyncio.subprocess.PIPE
-    )
+    process = await processes.start(sys.executable, "-c", WORKER, url, shared, "1.0", stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     for number in range(20):
         assert await in_time(process.stdout.readline()) == b"%d 1\n" % number
