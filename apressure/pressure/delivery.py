@@ -62,7 +62,7 @@ class Delivery(Generic[T]):
     @property
     def can_delay(self) -> bool:
         """Whether `nack(delay=)` works."""
-        return False
+        return True
 
     async def ack(self) -> None:
         """Acknowledge the message: it is done with, and counted. Cancelled, it is acknowledged all the same.
