@@ -1,28 +1,53 @@
-"""What is behind the operations on a `FileQueue` as a whole, and those that only it has."""
+"""What is behind the operations on a `FileQueue` as a whole, those that only it has, and its dead letters."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import UTC, datetime
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
+from apressure import dead_letters
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.settle import note_sent
 from apressure.core.letters import LettersBeside
+from apressure.core.statistics import BoundedStatistics
+from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter
-from apressure.exceptions import QueueDoesNotExistError
+from apressure.exceptions import QueueClosedError, QueueDoesNotExistError, StorageError
 from apressure.files.core import Core
-from apressure.files.letters import Revived, oldest_first, read_letters
-from apressure.files.statistics import FileQueueStatistics
-from apressure.files.steps import QueueSteps
-from apressure.files.storage import names
-from apressure.files.storage.state import MAX_BOUND
+from apressure.files.putting import Putter
+from apressure.files.storage import lifecycle, names
+from apressure.files.storage.directory import Directory, Letter
+from apressure.files.storage.index import Index
+from apressure.files.storage.store import Steps
 
 T = TypeVar("T")
 
 
-class Status(NamedTuple):
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FileQueueStatistics(BoundedStatistics):
+    """A snapshot of a `FileQueue`: what `BoundedStatistics` says, and more. Its bound is that of this object.
+
+    Attributes:
+        path: Its directory.
+        unfinished: Messages that are being written, or whose writer died.
+        oldest: When the oldest message was put, as its name says; None if there is none.
+        next_expiry: Seconds until the next lease ends, and its message may be received again; None if there is none.
+        notified: Whether the kernel tells of changes; otherwise the directory is listed repeatedly.
+    """
+
+    path: str
+    unfinished: int
+    oldest: datetime | None
+    next_expiry: float | None
+    notified: bool
+
+
+class _Status(NamedTuple):
     """What a look at the directory tells. A queue that was deleted when it had been closed counts as closed."""
 
     closed: bool
@@ -31,10 +56,42 @@ class Status(NamedTuple):
     created: bool = True
 
 
+class QueueSteps(Steps):
+    """The steps that are about the queue as a whole. Each is one call of the thread."""
+
+    async def create(self, bound: int) -> bool:
+        """Make the directory, with its bound in it, unless something has its name. Returns whether it is new."""
+        with self.operation():
+            place = self.store.beside(self.settings.name)
+            new = await self._worker.in_thread(lifecycle.create, place, bound)
+            self.store.auto_create = False  # if another process deletes it, a put does not make it again
+            await self.store.reopen()
+        return new
+
+    async def close(self, expected: bool = True) -> None:
+        """Close the queue. Raises QueueClosedError where it is closed already."""
+        if not await self._call(self._directory.close_queue):
+            name = self.settings.name
+            raise QueueClosedError(f"the queue {name!r} is closed", name=name)
+
+    async def pause(self, pausing: bool, expected: bool = True) -> bool:
+        """Pause the queue, or resume it. Returns whether that is new."""
+        return bool(await self._call(self._directory.pause if pausing else self._directory.resume))
+
+    async def delete(self) -> None:
+        """Delete the directory, if it contains nothing but a queue."""
+        await self._call(lifecycle.delete, self._directory)
+
+    async def _call(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        with self.operation():
+            await self.store.refresh()
+            return await self._worker.in_thread(call, *arguments)
+
+
 class Administration(LettersBeside[T], Core[T], Generic[T]):
     """The part of `FileQueue` that is about the queue as a whole."""
 
-    _max_bound: ClassVar[int] = MAX_BOUND
+    _max_bound: ClassVar[int] = names.MAX_BOUND
 
     @with_deadline(reads=True)
     async def statistics(self, *, deadline: float | None = None) -> FileQueueStatistics:
@@ -45,7 +102,7 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
             StorageError: The directory cannot be read.
         """
         with self._operation():
-            await self._breathe()
+            await self.breathe()
             await self._store.refresh()
         index = self._store.index
         oldest, expiry = index.oldest(), index.next_expiry()
@@ -66,7 +123,7 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
             dead_lettered_count=self._receiver.dead_lettered,
             waiting_putters=len(self._waits.putters),
             waiting_receivers=len(self._waits.receivers) + len(self._waits.drainers),
-            notified=self._store.notified,
+            notified=self._store.watcher.ordered,
             blocked=self._waits.blocked.seconds(),
         )
 
@@ -95,7 +152,7 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
         if key is None:
             raise ValueError(f"not a message's id: {message_id!r}")
         with self._operation():
-            await self._breathe()
+            await self.breathe()
             return await self._receiver.delete(key)
 
     @with_deadline()
@@ -115,14 +172,14 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
     def _administration(self) -> QueueSteps:
         return QueueSteps(self._store, self._operation)
 
-    async def _look(self) -> Status:
+    async def _look(self) -> _Status:
         with self._operation():
             try:
                 await self._store.refresh()
             except QueueDoesNotExistError:
                 if not self._store.index.closed:  # it was deleted before it was closed
                     raise
-        return Status(self._store.index.closed, self._store.index.waiting)
+        return _Status(self._store.index.closed, self._store.index.waiting)
 
     async def _exists(self) -> bool:
         with self._operation():
@@ -133,24 +190,24 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
 
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         with self._operation(), self._dead(source) as dead:
-            return await self._store.worker.in_thread(read_letters, dead, limit, self._items.decode)
+            return await self._store.worker.in_thread(_read_letters, dead, limit, self._items.decode)
 
     @contextlib.asynccontextmanager
     async def _revival(
         self, max_items: int | None, ids: Iterable[str] | None, source: str | None
-    ) -> AsyncIterator[Revived]:
+    ) -> AsyncIterator[_Revived]:
         chosen = None if ids is None else dict.fromkeys(ids)
         with self._operation(), self._dead(source) as dead:
             await self._store.refresh()
             try:
-                found = await self._store.worker.in_thread(oldest_first, dead)
+                found = await self._store.worker.in_thread(_oldest_first, dead)
             except QueueDoesNotExistError:
                 if source is not None:
                     raise
                 found = []  # there are no dead letters yet
             if chosen is not None:
                 found = [filename for filename in found if filename in chosen]
-            yield Revived(self._putter, dead, found[:max_items][::-1], chosen or {}, self._breathe)
+            yield _Revived(self._putter, dead, found[:max_items][::-1], chosen or {}, self.breathe)
 
     async def _each(self, act: Callable[[str], Awaitable[bool | None]], names_of: Callable[[], list[str]]) -> int:
         """Do something with all messages that have these names. Returns with how many of them it was possible."""
@@ -158,7 +215,80 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
         with self._operation():
             await self._store.refresh()
             for filename in names_of():
-                await self._breathe()
+                await self.breathe()
                 count += bool(await act(filename))
                 note_sent()
         return count
+
+
+def _oldest_first(dead: Directory) -> list[str]:
+    """Open a directory, and return the names of its dead letters. Reasons of those that are gone are deleted."""
+    dead.open(create=False)
+    files, _ = dead.list()
+    index = Index.of(files, 0.0)
+    dead.forget_orphans(index.orphans())
+    return index.waiting_names()
+
+
+def _read_letters(dead: Directory, limit: int | None, decode: Callable[[bytes], T]) -> list[DeadLetter[T]]:
+    """Return the oldest dead letters, at most `limit`; none where the directory does not exist."""
+    try:
+        found = _oldest_first(dead)
+    except QueueDoesNotExistError:
+        return []
+    # Another client may have taken one meanwhile.
+    shown = (_shown(filename, letter, decode) for filename in found if (letter := dead.letter(filename)))
+    return list(itertools.islice(shown, limit))
+
+
+def _shown(message_id: str, letter: Letter, decode: Callable[[bytes], T]) -> DeadLetter[T]:
+    data, reason, refused = letter
+    if refused is not None:
+        decode = functools.partial(_refuse, refused)
+    if not reason.attempts:
+        return DeadLetter(message_id, data, None, None, None, decode)
+    error = dead_letters.decode(reason.error, reason.attempt) if reason.attempt else None
+    return DeadLetter(message_id, data, reason.attempts, error, reason.when / 1e6, decode)
+
+
+def _refuse(error: StorageError, data: bytes) -> Any:  # noqa: ARG001
+    raise error
+
+
+@dataclasses.dataclass(eq=False)
+class _Revived:
+    """Dead letters on their way back to the end of the queue.
+
+    Attributes:
+        putter: Puts them.
+        dead: The directory that they are in.
+        left: The names of those that are left, the oldest last.
+        not_found: The ids that were asked for, and that no dead letter has (any more).
+        breathe: Lets other tasks run now and then.
+        moved: How many have been moved.
+    """
+
+    putter: Putter
+    dead: Directory
+    left: list[str]
+    not_found: dict[str, None]
+    breathe: Callable[[], Awaitable[None]]
+    moved: int = 0
+
+    @property
+    def more(self) -> bool:
+        """Whether there are more to move."""
+        return bool(self.left)
+
+    async def step(self) -> Wait | None:
+        """Move all for which there is room. What waits for room keeps its place in the line."""
+        while self.left:
+            await self.breathe()
+            adopted = await self.putter.adopt(self.dead, self.left[-1])
+            if adopted is None:
+                return FULL
+            filename = self.left.pop()
+            if adopted:
+                self.moved += 1
+                self.not_found.pop(filename, None)
+        return None

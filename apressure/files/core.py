@@ -6,24 +6,23 @@ import asyncio
 import contextlib
 import functools
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import ClassVar, Final, Generic, Self, TypeVar
 
 from apressure import validation
 from apressure.concurrency.lifetime import LoopBound
+from apressure.core.delivery import Hand
 from apressure.core.objects import Block
 from apressure.core.queue import Queue
 from apressure.core.waiting import Wait
 from apressure.exceptions import (
     ClientClosedError,
     OperationUnblockedError,
-    PressureError,
     QueueDoesNotExistError,
-    QueueEmptyError,
     QueueFullError,
 )
 from apressure.files.delivery import FileDelivery
-from apressure.files.options import Settings, check_lease
+from apressure.files.options import Settings
 from apressure.files.putting import Putter
 from apressure.files.receiving import Got, Receiver
 from apressure.files.storage import names
@@ -38,31 +37,6 @@ _BREATH: Final = 0.002
 """Seconds after which an operation lets other tasks of the event loop run."""
 
 
-class Operations:
-    """The context of each operation: it keeps descriptors and the thread open, and wakes other tasks at its end."""
-
-    def __init__(self, waits: Waits, store: Store) -> None:
-        self._waits = waits
-        self._store = store
-        self._running = 0
-        self._closed = False
-
-    def __enter__(self) -> None:
-        self._running += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._running -= 1
-        self._waits.nudge()
-        if self._closed:
-            self.close()
-
-    def close(self) -> None:
-        """Close the store, as soon as no operation runs."""
-        self._closed = True
-        if not self._running:
-            self._store.close()
-
-
 class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
     """The part of `FileQueue` that is about the object: its life, its operations, its waits."""
 
@@ -73,21 +47,17 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
         super().__init__()
         self.name = settings.name
         self.path = settings.parent / settings.name
+        self._where = f": {self.path}"
         self.max_attempts = settings.max_attempts
         self._store = Store(settings)
-        self._putter = Putter(self._store)
-        self._receiver = Receiver(self._store)
-        self._waits = Waits(self._store.look, self._store.attend)
-        self._operations = Operations(self._waits, self._store)
+        self._putter = Putter(self._store, self._operation)
+        self._receiver = Receiver(self._store, self._operation)
+        self._waits = Waits(self._store)
         self.blocks: set[Block] = set()
         self._breathed = 0.0
 
     def __repr__(self) -> str:
         return f"<FileQueue {str(self.path)!r}>"
-
-    @property
-    def _where(self) -> str:  # type: ignore[override]
-        return f": {self.path}"
 
     @property
     def dead_letter_queue(self) -> str | None:
@@ -132,8 +102,8 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
                     await consumer.end()
             finally:
                 self._closed = True
-                self._waits.close(ClientClosedError("the queue object was closed (aclose) while the operation waited"))
-                self._operations.close()
+                closed = ClientClosedError("the queue object was closed (aclose) while the operation waited")
+                self._waits.close(closed)
         self._closed = True
 
     async def unblock(self) -> int:
@@ -151,7 +121,7 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
         with self._operation():
             await self._store.open(create=True)
 
-    async def _take(
+    async def take(
         self, most: int, timeout: float | None, lease: float | None, idle: Callable[[], bool] | None = None
     ) -> list[Got]:
         """Take one to `most` messages, waiting while there is none; for the rest see `FileQueue.receive`.
@@ -162,10 +132,12 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
             lease: Seconds; None for the queue's own lease.
             idle: In a drained queue, wait for messages in flight while this returns True.
         """
-        if lease is not None:
-            check_lease(lease, none=True)
-        take, undo = self._receiver.take, self._receiver.undo
-        return await self._until(functools.partial(take, most, lease, idle), timeout, undo)
+        take = functools.partial(self._receiver.take, most, self._store.settings.lease_of(lease), idle)
+        return await self._until(take, timeout, self._receiver.undo)
+
+    def deliveries(self, received: Sequence[Got], in_hand: Hand | None = None) -> list[FileDelivery[T]]:
+        """Return the deliveries of messages that were received; `in_hand` is what their consumer has in hand."""
+        return [FileDelivery(self._receiver, self._items.decode, got, in_hand) for got in received]
 
     async def _until(
         self,
@@ -176,33 +148,27 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
         """See `Administration`. `undo` is for an answer that comes when the object has been closed."""
         operation, loop = self._operation(), asyncio.get_running_loop()
         validation.timeout(timeout)
-        until, ticket = None if timeout is None else loop.time() + timeout, self._waits.ticket()
+        until, ticket = None if timeout is None else loop.time() + timeout, next(operation.tickets)
         with operation:
-            await self._breathe()
+            await self.breathe()
             while isinstance(answer := await step(), Wait):
                 self.check()
                 if until is not None and loop.time() >= until:
-                    raise self._too_late(answer)
-                await self._waits.wait(answer, ticket, until)
+                    if answer.reason == "full":
+                        what = f"the queue {self.name!r} is full: it has {self._store.bound} messages"
+                        raise QueueFullError(what, name=self.name)
+                    raise answer.error(self.name)
+                await operation.wait(answer, ticket, until)
                 self.check()  # the object may have been closed meanwhile
             if self._closed and undo is not None:
                 await undo(answer)
                 self.check()
         return answer
 
-    def _too_late(self, wait: Wait) -> PressureError:
-        """Return the error for an operation that may not wait any longer."""
-        if wait.reason == "full":
-            bound = self._store.bound
-            return QueueFullError(f"the queue {self.name!r} is full: it has {bound} messages", name=self.name)
-        if wait.reason == "paused":
-            return QueueEmptyError(f"the queue {self.name!r} is paused", name=self.name)
-        return wait.error(self.name)
-
-    def _operation(self) -> Operations:
+    def _operation(self) -> Waits:
         """Return the context of each operation, if the object can be used."""
         self.check()
-        return self._operations
+        return self._waits
 
     @contextlib.contextmanager
     def _dead(self, source: str | None) -> Iterator[Directory]:
@@ -217,13 +183,10 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
         finally:
             self._store.worker.after(directory.close)
 
-    async def _breathe(self) -> None:
+    async def breathe(self) -> None:
         """Let other tasks run now and then: an operation that need not wait does not suspend."""
         assert self._loop is not None
         if self._loop.time() - self._breathed > _BREATH:
             await asyncio.sleep(0)
             self._breathed = self._loop.time()
             self.check()
-
-    take, breathe = _take, _breathe
-    """What a consumer calls."""

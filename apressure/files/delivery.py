@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 from apressure.core.delivery import Hand, LeasedDelivery
-from apressure.files.options import check_lease
 from apressure.files.receiving import Got, Receiver
 from apressure.files.storage import names
 from apressure.files.storage.directory import Back
-from apressure.files.storage.store import Store
 
 T = TypeVar("T")
-
-
-class Access(NamedTuple):
-    """What deliveries use of the queue object that received them.
-
-    Attributes:
-        store: The directory, with its index and the queue's options.
-        receiver: Renames and deletes messages.
-        operation: Returns the context of an operation.
-        decode: Decodes contents.
-    """
-
-    store: Store
-    receiver: Receiver
-    operation: Callable[[], AbstractContextManager[None]]
-    decode: Callable[[bytes], Any]
 
 
 class FileDelivery(LeasedDelivery[T]):
@@ -44,12 +25,13 @@ class FileDelivery(LeasedDelivery[T]):
         handed_out: Its consumer has given it to the program.
 
     Args:
-        access: The queue object that received it.
+        receiver: That of the queue object that received it.
+        decode: Decodes it.
         got: The message.
         in_hand: A consumer's deliveries that are neither settled nor lost; None for `receive`.
     """
 
-    __slots__ = ("_access", "_filename", "_key", "attempts", "raw")
+    __slots__ = ("_filename", "_key", "_receiver", "attempts", "raw")
 
     raw: bytes
     attempts: int
@@ -57,9 +39,9 @@ class FileDelivery(LeasedDelivery[T]):
     _noun = "message"
     _gone = "its lease has ended and another client gets it again, or it was acknowledged by its id"
 
-    def __init__(self, access: Access, got: Got, in_hand: Hand | None = None) -> None:
-        self._access = access
-        self.decode = access.decode
+    def __init__(self, receiver: Receiver, decode: Callable[[bytes], T], got: Got, in_hand: Hand | None = None) -> None:
+        self._receiver = receiver
+        self.decode = decode
         self._in_hand = in_hand
         self._key, self._filename, self.raw, self.attempts, self.certain_until = got
         self.failure = b""
@@ -96,36 +78,15 @@ class FileDelivery(LeasedDelivery[T]):
         Cancelled, it is extended or not, and can be settled.
         """
         self._check("extended")
-        lease = self._access.store.settings.lease if seconds is None else check_lease(seconds, "seconds")
-        await self.renew(lease)
+        lease = self._receiver.settings.lease_of(seconds, "seconds")
+        if not await self.renew(lease) and not self.settled:  # meanwhile
+            raise self.lost("extended")
         if self._in_hand is not None:
             self._in_hand.extended(lease)
 
-    async def renew(self, seconds: float) -> None:
-        """Start a new lease, which lasts for so long from now on; see `extend`."""
-        if not await self._extend(seconds) and not self.settled:  # meanwhile
-            raise self.lost("extended")
-
-    def given_back(self) -> Back:
-        """Return the argument for `Receiver.give_back`. What the program has not seen does not count as delivered."""
-        return Back(self._filename, self._key, self.attempts - (not self.handed_out), self.failure or None)
-
-    @property
-    def _queue_name(self) -> str:
-        return self._access.store.settings.name
-
-    @property
-    def _keeps_errors(self) -> bool:
-        return not self.settled and self._access.receiver.keeps_errors
-
-    async def _make(self, change: bool) -> bool:
-        if not change:
-            return await self._rename(None)
-        await self._keep_error()
-        return await self._rename(self.id)
-
-    async def _extend(self, seconds: float) -> bool:
-        until = self._access.receiver.until(seconds)
+    async def renew(self, seconds: float) -> bool:
+        """Start a new lease, which lasts for so long from now on. False if the old one has ended."""
+        until = self._receiver.store.time() + seconds
         await self._keep_error()
         filename = names.taken_name(self._key, until)
         if filename == self._filename:  # only a rename to another name shows whether it is still ours
@@ -136,10 +97,30 @@ class FileDelivery(LeasedDelivery[T]):
             self._filename, self.certain_until = filename, until
         return renamed
 
+    _extend = renew
+
+    def given_back(self) -> Back:
+        """Return the argument for `Receiver.give_back`. What the program has not seen does not count as delivered."""
+        return Back(self._filename, self._key, self.attempts - (not self.handed_out), self.failure or None)
+
+    @property
+    def _queue_name(self) -> str:
+        return self._receiver.settings.name
+
+    @property
+    def _keeps_errors(self) -> bool:
+        return not self.settled and self._receiver.keeps_errors
+
+    async def _make(self, change: bool) -> bool:
+        if not change:
+            return await self._rename(None)
+        await self._keep_error()
+        return await self._rename(self.id)
+
     async def _rename(self, after: str | None) -> bool:
         """Rename the message's file, or delete it (None). False where another client has renamed or deleted it."""
-        receiver = self._access.receiver
-        with self._access.operation():
+        receiver = self._receiver
+        with receiver.operation():
             while True:
                 before = self._filename
                 done = await (receiver.remove(before) if after is None else receiver.rename(before, after))
@@ -149,5 +130,5 @@ class FileDelivery(LeasedDelivery[T]):
     async def _keep_error(self) -> None:
         error, self.failure = self.failure, b""
         if error:
-            with self._access.operation():
-                await self._access.receiver.note(self._filename, self._key, error, self.attempts)
+            with self._receiver.operation():
+                await self._receiver.note(self._filename, self._key, error, self.attempts)

@@ -9,13 +9,9 @@ from typing import Any, Final, NamedTuple, TypedDict
 
 from apressure import validation
 from apressure.files.storage import names
-from apressure.files.storage.state import MAX_BOUND
 from apressure.protocols import DEFAULT_LEASE
 
-MAX_MESSAGE_SIZE: Final = 64 * 1024 * 1024
-SUFFIX: Final = ".dead"
-"""A queue's name with this suffix is that of its dead-letter queue."""
-
+_SHORTEST_LEASE: Final = 0.001
 _LONGEST_LEASE: Final = 10 * 365 * 86400.0
 
 
@@ -80,8 +76,14 @@ class Settings(NamedTuple):
     notify: bool | None = None
     poll_interval: float = 1.0
     threads: bool = False
-    max_message_size: int = MAX_MESSAGE_SIZE
+    max_message_size: int = 64 * 1024 * 1024
     clock: Callable[[], float] = time.time
+
+    def lease_of(self, seconds: float | None, name: str = "lease") -> float:
+        """Return a lease in seconds, checked; None for the queue's own."""
+        if seconds is None:
+            return self.lease
+        return validation.seconds(seconds, name, _SHORTEST_LEASE, _LONGEST_LEASE, none=True)
 
 
 def settings_from(path: str | PurePath, options: FileQueueOptions) -> Settings:
@@ -95,25 +97,19 @@ def settings_from(path: str | PurePath, options: FileQueueOptions) -> Settings:
     parent, name = names.node_of(path, given.pop("directory", None))
     dead_letters = given.pop("dead_letters", None)
     validation.known(given, (*FileQueueOptions.__annotations__, "codec"))
-    if given.get("bound") is not None:
-        validation.whole(given["bound"], "bound", 0, MAX_BOUND, "messages")
-    for option in ("max_attempts", "max_message_size"):
-        if given.get(option) is not None:
-            validation.whole(given[option], option)
-    if "lease" in given:
-        check_lease(given["lease"])
-    if "poll_interval" in given:
-        validation.seconds(given["poll_interval"], "poll_interval", 0.001, 86400)
-    if given.get("unit", "ms") not in ("ms", "us"):
-        raise ValueError(f"unit must be 'ms' or 'us', not {given['unit']!r}")
-    if dead_letters is not None and given.get("max_attempts") is None:
+    dead = names.check_queue_name(f"{name}.dead" if dead_letters is None else dead_letters)
+    settings = Settings(parent, name, dead, **given)
+    if settings.bound is not None:
+        validation.whole(settings.bound, "bound", 0, names.MAX_BOUND, "messages")
+    if settings.max_attempts is not None:
+        validation.whole(settings.max_attempts, "max_attempts")
+    validation.whole(settings.max_message_size, "max_message_size")
+    validation.seconds(settings.lease, "lease", _SHORTEST_LEASE, _LONGEST_LEASE)
+    validation.seconds(settings.poll_interval, "poll_interval", 0.001, 86400)
+    if settings.unit not in ("ms", "us"):
+        raise ValueError(f"unit must be 'ms' or 'us', not {settings.unit!r}")
+    if dead_letters is not None and settings.max_attempts is None:
         raise ValueError("dead_letters= needs max_attempts=: give both")
-    dead = names.check_queue_name(name + SUFFIX if dead_letters is None else dead_letters)
     if dead == name:
         raise ValueError(f"the dead-letter queue {dead!r} is the queue itself: choose another name")
-    return Settings(parent, name, dead, **given)
-
-
-def check_lease(lease: float, name: str = "lease", none: bool = False) -> float:
-    """Return a lease in seconds, or raise if it is invalid. With `none`, the error says that None is valid, too."""
-    return validation.seconds(lease, name, 0.001, _LONGEST_LEASE, none=none)
+    return settings

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 
 from apressure.core.waiting import FULL, Wait
 from apressure.exceptions import QueueClosedError, StorageError
-from apressure.files.steps import Steps
 from apressure.files.storage import names
 from apressure.files.storage.directory import Directory
-from apressure.files.storage.messages import marks
-from apressure.files.storage.store import Store
+from apressure.files.storage.messages import contents
+from apressure.files.storage.store import Operation, Steps, Store
 from apressure.files.storage.writing import Reservation
 from apressure.items import Progress
 
@@ -38,8 +37,8 @@ class Putter(Steps):
         count: How many messages it has put.
     """
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
+    def __init__(self, store: Store, operation: Operation) -> None:
+        super().__init__(store, operation)
         self._commits: deque[_Commit] = deque()
         self._last = -1
         self.count = 0
@@ -72,12 +71,12 @@ class Putter(Steps):
 
     async def _reserve(self, messages: Sequence[bytes]) -> list[Reservation]:
         """Reserve names for the first of the messages; for none if there is no room."""
-        index, own = self._index, self._store.own
+        index, own = self._index, self.store.own
         while True:
-            watcher = await self._store.refresh(create=True)
+            watcher = await self.store.refresh(create=True)
             ordered = watcher.ordered
             self._check_open()
-            wanted, bound = len(messages), self._store.bound
+            wanted, bound = len(messages), self.store.bound
             if bound:
                 wanted = min(wanted, index.room(bound), wanted if ordered else 1)
                 if wanted <= 0:
@@ -89,7 +88,7 @@ class Putter(Steps):
                 watcher.drain()
                 if not ordered:
                     own.update(reservation.key for reservation in reserved)
-                    await self._store.refresh()
+                    await self.store.refresh()
                 elif watcher.stale:
                     continue  # the kernel dropped notifications, so the order is unknown
                 self._check_open()  # consumers may have ended before they saw the reservation
@@ -107,7 +106,7 @@ class Putter(Steps):
 
     def _check_open(self) -> None:
         if self._index.closed:
-            name = self._settings.name
+            name = self.settings.name
             raise QueueClosedError(f"the queue {name!r} is closed: nothing can be put", name=name)
 
     async def _abandon(self, reserved: Sequence[Reservation]) -> None:
@@ -117,7 +116,7 @@ class Putter(Steps):
 
     def _keep(self, reserved: Sequence[Reservation], ordered: bool) -> tuple[int, bool]:
         """Return how many of the names may be used, the first ones, and whether the next one has no room."""
-        index, bound = self._index, self._store.bound
+        index, bound = self._index, self.store.bound
         for count, reservation in enumerate(reserved):
             key = reservation.key
             if index.filename_of(key) is not None or (ordered and key in index.behind):
@@ -128,23 +127,19 @@ class Putter(Steps):
 
     def _names(self, count: int) -> list[int]:
         """Return names for new messages that, as far as the index knows, are free."""
-        settings = self._settings
+        name, unit, now = self.settings.name, self.settings.unit, self.store.time()
         newest = max(self._index.newest, self._last)
-        keys = []
-        now = self._store.time()
-        for _ in range(count):
-            try:
-                newest = names.following(newest, now, settings.unit)
-            except OverflowError as error:
-                reason = f"cannot put into the queue {settings.name!r}: {error}"
-                raise StorageError(reason, name=settings.name, errno=errno.EOVERFLOW) from None
-            keys.append(newest)
+        try:
+            keys = [newest := names.following(newest, now, unit) for _ in range(count)]
+        except OverflowError as error:
+            reason = f"cannot put into the queue {name!r}: {error}"
+            raise StorageError(reason, name=name, errno=errno.EOVERFLOW) from None
         self._last = newest
         return keys
 
     def _create(self, keys: Sequence[int], messages: Sequence[bytes]) -> list[Reservation]:
         reserved: list[Reservation] = []
-        now = self._store.now
+        now = self.store.now
         for key, message in zip(keys, messages, strict=False):
             try:
                 reservation = self._directory.reserve(key, message)
@@ -156,18 +151,18 @@ class Putter(Steps):
                 break
             reserved.append(reservation)
         if reserved and names.time_of(reserved[-1].key) > now:
-            marks.note(self._directory.fileno(), reserved[-1].key)
+            contents.note_newest(self._directory.fileno(), reserved[-1].key)
         return reserved
 
     def _forget(self, reservations: Sequence[Reservation]) -> None:
         for reservation in reservations:
-            self._store.own.discard(reservation.key)
+            self.store.own.discard(reservation.key)
             self._index.finished(reservation.key)
 
     async def _commit(self, reserved: Sequence[Reservation]) -> tuple[int, StorageError | None]:
         commit = _Commit(reserved)
         try:
-            if self._settings.fsync or self._worker.always:
+            if self.settings.fsync or self._worker.always:
                 self._commits.append(commit)
                 await self._worker.in_thread(self._commit_together, commit)
             else:
@@ -203,8 +198,7 @@ class Putter(Steps):
             if not reserved:
                 return None
             try:
-                mine = names.id_of(reserved[0].key)
-                return await self._worker.do(other.revive, filename, self._directory, mine)
+                return await self._worker.do(other.revive, filename, self._directory, names.id_of(reserved[0].key))
             except FileExistsError:
                 continue
             finally:

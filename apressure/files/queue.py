@@ -13,8 +13,8 @@ from apressure.core.due import Due
 from apressure.core.leases.arguments import max_hold_of
 from apressure.files.administration import Administration
 from apressure.files.consumer import FileConsumer
-from apressure.files.delivery import Access, FileDelivery
-from apressure.files.options import FileQueueOptions, check_lease, settings_from
+from apressure.files.delivery import FileDelivery
+from apressure.files.options import FileQueueOptions, settings_from
 from apressure.items import Items, Progress
 
 T = TypeVar("T")
@@ -80,16 +80,14 @@ class FileQueue(Administration[T]):
         settings = settings_from(path, options)
         super().__init__(settings)
         self._items: Items[T] = Items(self.name, codec_for(codec), settings.max_message_size)
-        self._access = Access(self._store, self._receiver, self._operation, self._items.decode)
 
     def _consumer(
         self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
     ) -> FileConsumer[Any]:
-        if lease is not None:
-            check_lease(lease, none=True)
-        seconds = self._store.settings.lease if lease is None else lease
-        options = ConsumerOptions(manual, delete, prefetch, seconds, max_hold_of(max_hold))
-        return FileConsumer(self, self._access, options)
+        seconds = self._store.settings.lease_of(lease)
+        return FileConsumer(
+            self, self._receiver, ConsumerOptions(manual, delete, prefetch, seconds, max_hold_of(max_hold))
+        )
 
     # What is behind puts.
 
@@ -106,11 +104,11 @@ class FileQueue(Administration[T]):
     # What is behind receiving and getting.
 
     async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[FileDelivery[T]]:
-        return [FileDelivery(self._access, got) for got in await self._take(most, timeout, lease)]
+        return self.deliveries(await self.take(most, timeout, lease))
 
     async def _get(self, most: int, timeout: float | None) -> list[T]:
         while True:
-            got = await self._take(most, timeout, None)
+            got = await self.take(most, timeout, None)
             items, broken = self._items.decode_first([one.data for one in got])
             with self._operation():  # an item that cannot be decoded is in the error
                 done = await self._receiver.take_for_good(got, max(1, len(items)))

@@ -14,11 +14,10 @@ from typing import Final, NamedTuple
 from apressure import dead_letters, logs
 from apressure.core.waiting import EMPTY, Wait
 from apressure.exceptions import QueueClosedError, QueueDoesNotExistError, StorageError
-from apressure.files.steps import Steps
 from apressure.files.storage import names
 from apressure.files.storage.directory import Back, Directory, NotAMessageError, Taken
 from apressure.files.storage.messages.contents import TooLargeError
-from apressure.files.storage.store import Store
+from apressure.files.storage.store import Operation, Steps, Store
 
 logger = logging.getLogger("apressure")
 
@@ -55,8 +54,8 @@ class Receiver(Steps):
         keeps_errors: Keep why messages failed.
     """
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
+    def __init__(self, store: Store, operation: Operation) -> None:
+        super().__init__(store, operation)
         self._dead: Directory | None = None
         self._place = -1
         """The last id in the dead-letter queue that was not the message's own."""
@@ -65,16 +64,12 @@ class Receiver(Steps):
         self.dead_lettered = 0
         self.keeps_errors = store.settings.max_attempts is not None and store.settings.keep_errors
 
-    def until(self, seconds: float | None) -> float:
-        """Return when a lease of `seconds` ends, in seconds since 1970; None for the queue's own lease."""
-        return self._store.time() + (self._settings.lease if seconds is None else seconds)
-
-    async def take(self, most: int, lease: float | None, idle: Callable[[], bool] | None = None) -> list[Got] | Wait:
+    async def take(self, most: int, lease: float, idle: Callable[[], bool] | None = None) -> list[Got] | Wait:
         """Take the oldest messages that wait, after requeuing those whose lease has ended (specification: Requeuing).
 
         Args:
             most: How many at most.
-            lease: Seconds; None for the queue's own lease.
+            lease: Seconds.
             idle: In a drained queue, wait for messages in flight if this returns True.
 
         Returns:
@@ -88,13 +83,13 @@ class Receiver(Steps):
         Cancelled, nothing was taken, or it has been given back.
         """
         got: list[Got] = []
-        index, limit = self._index, self._settings.max_attempts
+        index, limit = self._index, self.settings.max_attempts
         try:
-            await self._store.refresh(create=True)
+            await self.store.refresh(create=True)
             if index.in_flight:
                 await self._requeue_expired()
             while len(got) < most and not index.paused and (key := index.head()) is not None:
-                message_id, until = names.id_of(key), self.until(lease)
+                message_id, until = names.id_of(key), self.store.time() + lease
                 filename = names.taken_name(key, until)
                 try:
                     undo = functools.partial(self._undo_take, key, filename)
@@ -109,10 +104,10 @@ class Receiver(Steps):
                         logger.warning("%s", error)
                         break  # these first; the next call raises it
                     raise
-                self._store.went(message_id)
+                self.store.went(message_id)
                 if taken is None:
                     if not got:
-                        await self._store.refresh()
+                        await self.store.refresh()
                         await self._requeue_expired()
                 elif limit is not None and taken.before >= limit:
                     await self._move_to_dead_letters(key, filename, taken)
@@ -120,7 +115,7 @@ class Receiver(Steps):
                     attempts = taken.before + 1
                     got.append(Got(key, filename, taken.data, attempts, until))
                     if attempts > 1:
-                        logs.redelivered("FileQueue", self._settings.name, message_id, attempts, taken.data)
+                        logs.redelivered("FileQueue", self.settings.name, message_id, attempts, taken.data)
         except BaseException:
             await self.undo(got)
             raise
@@ -130,10 +125,10 @@ class Receiver(Steps):
     def _nothing(self, idle: Callable[[], bool] | None) -> Wait:
         if self._index.paused:
             return PAUSED
-        if not self._store.drained:
+        if not self.store.drained:
             return EMPTY
         if idle is None or not idle() or not self._index.in_flight:
-            name = self._settings.name
+            name = self.settings.name
             raise QueueClosedError(f"the queue {name!r} is closed and nothing waits in it", name=name)
         return DRAINING
 
@@ -196,34 +191,34 @@ class Receiver(Steps):
 
     async def _requeue_expired(self) -> None:
         index, requeued = self._index, 0
-        while (expiry := index.next_expiry()) is not None and expiry[0] <= self._store.now:
+        while (expiry := index.next_expiry()) is not None and expiry[0] <= self.store.now:
             outcome = await self.requeue(expiry[1])
             if outcome is None:
-                index.postpone(expiry[1], self._store.now + _LATER)
+                index.postpone(expiry[1], self.store.now + _LATER)
             requeued += 1
             if requeued % 64 == 0:
                 await asyncio.sleep(0)
         if requeued:
-            await self._store.refresh()
+            await self.store.refresh()
 
     async def requeue(self, filename: str) -> bool | None:
         """Make a message in flight wait again; see `Directory.requeue`."""
         outcome = await self._worker.do(self._directory.requeue, filename)
         if outcome is not None:
-            self._store.went(filename)
+            self.store.went(filename)
         return outcome
 
     async def _move_to_dead_letters(self, key: int, filename: str, taken: Taken) -> None:
         """Move a message that was handed out too often to the dead-letter queue."""
-        settings, place, step, moved = self._settings, key, 1, False
+        settings, place, step, moved = self.settings, key, 1, False
         times, data = taken.before, taken.data
         while True:
             if self._dead is None:
-                dead = self._store.beside(settings.dead_letters)
+                dead = self.store.beside(settings.dead_letters)
                 await self._worker.do(dead.open, True)
                 self._dead = dead
             try:
-                there, now = names.id_of(place), self._store.time()
+                there, now = names.id_of(place), self.store.time()
                 moved = await self._worker.do(self._directory.bury, filename, key, self._dead, there, times, now)
                 if not moved:
                     self._dead.check()
@@ -253,7 +248,7 @@ class Receiver(Steps):
         except FileExistsError:  # another message has its id: this one comes again when its lease ends
             return True
         if renamed:
-            self._store.went(before)
+            self.store.went(before)
         return renamed
 
     async def remove(self, filename: str) -> bool:
@@ -266,7 +261,7 @@ class Receiver(Steps):
     async def _forget(self, filename: str) -> None:
         """Forget a message that was deleted."""
         self.deleted += 1
-        self._store.went(filename)
+        self.store.went(filename)
         if self._index.reasons and (name := names.parse(filename)) and name.key in self._index.reasons:
             self._index.reasons.discard(name.key)
             await self._worker.surely(self._directory.forget, name.key)
@@ -274,19 +269,19 @@ class Receiver(Steps):
     async def delete(self, key: int) -> bool:
         """Delete a message, waiting or in flight (specification: Deleted). False if there is none."""
         for _ in range(100):
-            await self._store.refresh()
+            await self.store.refresh()
             filename = self._index.filename_of(key)
             if filename is None:
                 return False
             if await self.remove(filename):
                 return True
-            self._store.went(filename)  # it has another name now
+            self.store.went(filename)  # it has another name now
         return False
 
     async def peek(self, newest: bool) -> bytes | None:
         """Return the oldest message that waits, or the newest one, without taking it. None if none waits."""
         while True:
-            await self._store.refresh()
+            await self.store.refresh()
             key = self._index.newest_waiting() if newest else self._index.head()
             if key is None:
                 return None
@@ -294,4 +289,4 @@ class Receiver(Steps):
             data = await self._worker.do(self._directory.read, filename)
             if data is not None:
                 return data
-            self._store.went(filename)
+            self.store.went(filename)

@@ -1,4 +1,4 @@
-"""Lines of tasks that wait for a message, for room or for the end, and what wakes them.
+"""The operations of a queue object: those that run, lines of those that wait, and what wakes these.
 
 A wait takes nothing. A task that is woken tries again. If it is cancelled instead, the next one tries.
 """
@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
-import sys
 import weakref
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from apressure.concurrency.blocked import Blocked
 from apressure.concurrency.settle import set_result_once
 from apressure.core.waiting import Wait
+
+if TYPE_CHECKING:
+    from apressure.files.storage.store import Store
 
 
 class Line(dict[int, "asyncio.Future[None]"]):
@@ -56,60 +58,47 @@ class Line(dict[int, "asyncio.Future[None]"]):
         return count
 
 
-class Outlook(NamedTuple):
-    """How many waiting tasks of each line may try again: all of them, if nothing else is said.
-
-    Attributes:
-        again: Seconds after which to look again, even if nothing changes until then.
-        receivers, putters, drainers, closers: How many; see `Waits`.
-    """
-
-    again: float
-    receivers: int = sys.maxsize
-    putters: int = sys.maxsize
-    drainers: int = sys.maxsize
-    closers: int = sys.maxsize
-
-
 class Waits:
-    """The lines of one queue object.
+    """The lines of one queue object, and the context of each operation.
 
-    While a task waits, the store attends to the kernel's notifications. It and the event loop have weak references
-    only, so an object without other references is freed, closed or not.
+    An operation keeps descriptors and the thread open, and wakes other tasks at its end. While a task waits, the store
+    attends to the kernel's notifications. It and the event loop have weak references only, so an object without other
+    references is freed, closed or not.
 
     Args:
-        look: Returns how many tasks may try again. Its argument says whether it is called since time has passed.
-        attend: Is told what to call, with False, when something has changed; None for nothing.
+        store: The queue.
 
     Attributes:
         receivers: Wait for a message.
         putters: Wait for room.
         drainers: Wait, in a closed queue, for a message in flight to come back or to be acknowledged.
         closers: Wait until the queue is closed.
+        tickets: The places in a line.
         blocked: For how long operations waited here.
     """
 
-    def __init__(
-        self,
-        look: Callable[[bool], Outlook],
-        attend: Callable[[weakref.WeakMethod[Callable[[bool], None]] | None], None],
-    ) -> None:
-        self._look = look
-        self._attend = attend
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._running = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._again: asyncio.TimerHandle | None = None
         self._closed = False
         self.receivers, self.putters, self.drainers, self.closers = self._lines = (Line(), Line(), Line(), Line())
-        self._tickets = itertools.count()
+        self.tickets = itertools.count()
         self.blocked = Blocked()
 
     def __del__(self) -> None:
         if self._loop is not None and not self._loop.is_closed():
             self.stop()
 
-    def ticket(self) -> int:
-        """Return a place in a line."""
-        return next(self._tickets)
+    def __enter__(self) -> None:
+        self._running += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._running -= 1
+        self.nudge()
+        if self._closed and not self._running:
+            self._store.close()
 
     async def wait(self, wait: Wait, ticket: int, deadline: float | None) -> None:
         """Wait in a line until a try may succeed, or until the deadline, by the event loop's clock.
@@ -118,7 +107,8 @@ class Waits:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        line = self._line(wait)
+        special = {"full": self.putters, "open": self.closers, "draining": self.drainers}
+        line = special.get(wait.reason, self.receivers)
         line.join(ticket, future)
         self.blocked.until(wait.reason, future)
         self.nudge()  # something may have changed since this task tried
@@ -129,13 +119,6 @@ class Waits:
             line.leave(ticket)
             if limit is not None:
                 limit.cancel()
-
-    def _line(self, wait: Wait) -> Line:
-        if wait.reason == "full":
-            return self.putters
-        if wait.reason == "open":
-            return self.closers
-        return self.drainers if wait.reason == "draining" else self.receivers
 
     def nudge(self) -> None:
         """Wake the tasks that may try again, after an operation of this object."""
@@ -152,26 +135,28 @@ class Waits:
         return sum(line.fail(error) for line in self._lines)
 
     def close(self, error: Exception) -> None:
-        """Raise an error in every waiting task, and stop."""
+        """Raise an error in every waiting task, and close the store as soon as no operation runs."""
         self._closed = True
         self.fail(error)
         self.stop()
+        if not self._running:
+            self._store.close()
 
     def stop(self) -> None:
         """Look no more until `nudge` is called."""
-        self._attend(None)
+        self._store.watcher.attend(None)
         if self._again is not None:
             self._again.cancel()
             self._again = None
 
     def _wake(self, passed: bool) -> None:
-        again, *counts = self._look(passed)
+        again, counts = self._store.look(passed)
         for line, count in zip(self._lines, counts, strict=True):
-            line.wake(int(count))
+            line.wake(count)
         if not any(self._lines):
             self.stop()
             return
-        self._attend(weakref.WeakMethod(self._wake))
+        self._store.watcher.attend(weakref.WeakMethod(self._wake))
         assert self._loop is not None
         when = self._loop.time() + again
         if self._again is None or passed or self._again.when() > when:

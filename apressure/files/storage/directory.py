@@ -18,11 +18,10 @@ from typing import NamedTuple
 from apressure import logs
 from apressure.exceptions import QueueDoesNotExistError, StorageError
 from apressure.files.storage.messages import contents, reasons
-from apressure.files.storage.messages.marks import handed_out, mark
+from apressure.files.storage.messages.contents import handed_out, mark
 from apressure.files.storage.messages.reasons import Reason
-from apressure.files.storage.names import id_of
+from apressure.files.storage.names import CLOSED, PAUSED, id_of
 from apressure.files.storage.place import CREATE, MODE, READ, opened
-from apressure.files.storage.state import CLOSED, PAUSED
 from apressure.files.storage.writing import Writing
 
 logger = logging.getLogger("apressure")
@@ -154,7 +153,7 @@ class Directory(Writing):
     def _is_linked(self, status: os.stat_result) -> bool:
         """Return whether a file has a name elsewhere. Then its time must not be changed."""
         # Renaming in two steps gives a second name for a moment; after a crash in between, for longer.
-        return status.st_nlink > 1 and not self._renaming.by_links
+        return status.st_nlink > 1 and not self.renaming.by_links
 
     def read(self, filename: str) -> bytes | None:
         """Read a message without changing it. None if it is gone, or is not a file."""
@@ -232,7 +231,7 @@ class Directory(Writing):
     def move(self, filename: str, target: Directory, name: str) -> bool:
         """Move a message into another queue, as one that was never handed out. The results are those of `rename`."""
         with self.errors("move from"):
-            if not self._renaming(self._fd, filename, target.fileno(), name):
+            if not self.renaming(self._fd, filename, target.fileno(), name):
                 return False
             status = target.status(name)
             if status is not None and not self._is_linked(status):

@@ -10,11 +10,38 @@ import heapq
 import itertools
 from collections.abc import Iterable
 
+from apressure.files.storage import names
 from apressure.files.storage.names import NEW, READY, FileName, id_of, key_of, parse
-from apressure.files.storage.state import PREFIX, REASON, State
 
 _SLACK = 64
 """A heap is rebuilt when it has more entries than twice the current ones and this number."""
+
+
+class State:
+    """What the state files say.
+
+    Attributes:
+        closed: Whether the queue is closed; it stays so.
+        paused: Whether it is paused.
+        bound: The directory's bound, the smallest one if there are several; 0 for none.
+        unknown: A state file that this version does not understand, or None.
+    """
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.paused = False
+        self.bound = 0
+        self.unknown: str | None = None
+        self._files: set[str] = set()
+
+    def note(self, filename: str, there: bool) -> None:
+        """Note that a state file has appeared, or gone."""
+        (self._files.add if there else self._files.discard)(filename)
+        bounds = {name: int(matched[1]) for name in self._files if (matched := names.BOUND.fullmatch(name))}
+        self.bound = min(bounds.values(), default=0)
+        self.closed = self.closed or names.CLOSED in self._files
+        self.paused = names.PAUSED in self._files
+        self.unknown = min(self._files - bounds.keys() - {names.CLOSED, names.PAUSED}, default=None)
 
 
 class Index(State):
@@ -104,10 +131,10 @@ class Index(State):
             del self._names[name.key]
 
     def _note_other(self, filename: str, there: bool) -> None:
-        if not filename.startswith(REASON):
-            if filename.startswith(PREFIX):
+        if not filename.startswith(names.REASON):
+            if filename.startswith(names.PREFIX):
                 self.note(filename, there)
-        elif (key := key_of(filename.removeprefix(REASON))) is not None:
+        elif (key := key_of(filename.removeprefix(names.REASON))) is not None:
             (self.reasons.add if there else self.reasons.discard)(key)
 
     def finished(self, key: int) -> None:

@@ -18,9 +18,12 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from apressure.exceptions import MissingExtraError
+
+if TYPE_CHECKING:
+    from apressure.files.storage.watcher import Notified
 
 # linux/inotify.h
 MOVED_FROM: Final = 0x40
@@ -47,26 +50,6 @@ _SPARES: Final = 4
 """How many instances of event loops that have ended are kept for the next ones."""
 
 
-class Watcher(Protocol):
-    """What is told of the changes in a directory."""
-
-    def change(self, mask: int, renaming: int, filename: str, now: float) -> None:
-        """A name in the directory, or the directory itself, has changed.
-
-        Args:
-            mask: What happened, as in linux/inotify.h.
-            renaming: The number that both changes of a rename have; 0 for other changes.
-            filename: The name; empty for the directory itself.
-            now: When the change was read, by `time.monotonic`.
-        """
-
-    def lose(self) -> None:
-        """The kernel has dropped changes."""
-
-    def wake(self) -> None:
-        """Let tasks that wait look at what has changed. It is called while the watcher attends."""
-
-
 class Instance:
     """The inotify instance of one event loop: it reads changes, and tells them to those who watch the directory.
 
@@ -86,11 +69,11 @@ class Instance:
         self._inotify: Any = _make()
         self.fd: int = self._inotify.fd
         """Readable when something has changed; -1 when the instance has ended."""
-        self._watches: dict[int, tuple[Any, tuple[weakref.ref[Watcher], ...]]] = {}
+        self._watches: dict[int, tuple[Any, tuple[weakref.ref[Notified], ...]]] = {}
         """By the kernel's number, which is not used again: what the library calls a watch, and who is told. These are
         several, since the kernel has one watch for a directory, however often it is asked for."""
-        self._attending: set[Watcher] = set()
-        self._due: set[Watcher] = set()
+        self._attending: set[Notified] = set()
+        self._due: set[Notified] = set()
         """Those of them that have been told of a change, and are to be woken."""
         self._resting = False
 
@@ -99,7 +82,7 @@ class Instance:
         if "_inotify" in vars(self) and not ending():  # without it, there was no instance left
             self.retire()
 
-    def watch(self, directory: int, path: Path, watcher: Watcher) -> int:
+    def watch(self, directory: int, path: Path, watcher: Notified) -> int:
         """Begin to tell of changes. Returns the number of the watch.
 
         Args:
@@ -117,7 +100,7 @@ class Instance:
         self._listen()
         return int(watch.wd)
 
-    def unwatch(self, number: int, watcher: Watcher) -> None:
+    def unwatch(self, number: int, watcher: Notified) -> None:
         """Stop telling a watcher of changes. The watch ends with the last one."""
         self.leave(watcher)
         if others := self._others(number, watcher):
@@ -125,21 +108,21 @@ class Instance:
         else:
             self._end_watch(number)
 
-    def _others(self, number: int, watcher: Watcher | None) -> tuple[weakref.ref[Watcher], ...]:
+    def _others(self, number: int, watcher: Notified | None) -> tuple[weakref.ref[Notified], ...]:
         _, refs = self._watches.get(number, (None, ()))
         return tuple(ref for ref in refs if ref() not in {None, watcher})
 
-    def attend(self, watcher: Watcher) -> None:
+    def attend(self, watcher: Notified) -> None:
         """Wake a watcher as soon as something has changed."""
         self._attending.add(watcher)
         self._listen()
 
-    def leave(self, watcher: Watcher) -> None:
+    def leave(self, watcher: Notified) -> None:
         """Wake a watcher no more."""
         self._attending.discard(watcher)
         self._due.discard(watcher)
 
-    def read(self, watcher: Watcher) -> None:
+    def read(self, watcher: Notified) -> None:
         """Tell of every change that was made before this call. It wakes all but the given watcher, which asks."""
         scheduled = bool(self._due)
         self._read()

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from apressure.exceptions import StorageError
-from apressure.files.storage import names, state
-from apressure.files.storage.messages.renaming import Renaming
-from apressure.files.storage.messages.writers import lock
+from apressure.files.storage import names
 from apressure.files.storage.place import Place, opened
+from apressure.files.storage.writing import lock
 
 _OPEN: Final = os.O_DIRECTORY | os.O_NOFOLLOW
 _ROUNDS: Final = 100
@@ -49,10 +48,10 @@ def _make(staged: Path, place: Place, bound: int) -> None:
     with opened(staged, _OPEN) as fd:
         lock(fd)  # or another process sweeps it
         if bound:
-            (staged / state.bound_name(bound)).touch(mode=0o600, exist_ok=False)
+            (staged / names.bound_name(bound)).touch(mode=0o600, exist_ok=False)
         if place.fsync:
             os.fsync(fd)
-        Renaming().directory(staged, place.path)
+        place.renaming.directory(staged, place.path)
 
 
 def delete(place: Place) -> None:
@@ -72,17 +71,17 @@ def delete(place: Place) -> None:
             place.check()
             _refuse_strangers(place, place.path)
             staged = _staged(parent)
-            Renaming().directory(place.path, staged)
+            place.renaming.directory(place.path, staged)
             try:
                 _refuse_strangers(place, staged)
             except StorageError:
-                Renaming().directory(staged, place.path)
+                place.renaming.directory(staged, place.path)
                 raise
             _clear(staged)
 
 
 def _staged(parent: Path) -> Path:
-    return parent / f"{state.STAGED}{secrets.token_hex(8)}"
+    return parent / f"{names.STAGED}{secrets.token_hex(8)}"
 
 
 def _refuse_strangers(place: Place, path: Path) -> None:
@@ -98,7 +97,7 @@ def _refuse_strangers(place: Place, path: Path) -> None:
 
 
 def _is_ours(entry: os.DirEntry[str]) -> bool:
-    known = entry.name.startswith(state.PREFIX) or names.parse(entry.name) is not None
+    known = entry.name.startswith(names.PREFIX) or names.parse(entry.name) is not None
     return known and entry.is_file(follow_symlinks=False)
 
 
@@ -122,7 +121,7 @@ def _clear(path: Path) -> None:
 
 def _sweep(parent: Path) -> None:
     """Delete what killed processes have left."""
-    for path in parent.glob(f"{state.STAGED}*"):
+    for path in parent.glob(f"{names.STAGED}*"):
         with contextlib.suppress(OSError), opened(path, _OPEN) as fd:
             if lock(fd):
                 _clear(path)

@@ -11,6 +11,10 @@ microseconds (from 1973 on), as vsqs 0.3 writes them.
 
 A key is an integer for a message: twice its time in microseconds, plus one if its name is in microseconds. Keys of both
 units sort as messages are delivered, and a key gives its name back.
+
+The names of empty files are the queue's state: its bound, and that it is closed or paused. vsqs 0.3 ignores them: it
+uses only names that are one integer, or two with a dot between them. Creating or renaming one file changes the state in
+one step, and a listing or a notification shows it.
 """
 
 from __future__ import annotations
@@ -32,6 +36,20 @@ _LONGEST: Final = 255
 
 NEW: Final = "new"
 READY: Final = "ready"
+
+PREFIX: Final = ".queue-v"
+"""The start of the names of all state files. The version of the format follows."""
+
+CLOSED: Final = ".queue-v1-closed"
+PAUSED: Final = ".queue-v1-paused"
+REASON: Final = ".queue-v1-reason-"
+"""The start of the names of files that are no state: they say why a message failed. Its id follows; see `reasons`."""
+
+STAGED: Final = ".queue-staged-"
+"""The start of the names of directories, beside queues, that are being created or deleted."""
+
+MAX_BOUND: Final = 10**15
+BOUND: Final = re.compile(r"\.queue-v1-bound-([1-9][0-9]{0,15})", re.ASCII)
 
 
 class FileName(NamedTuple):
@@ -60,7 +78,10 @@ def parse(filename: str) -> FileName | None:
     if extension == NEW:
         return FileName(key, NEW)
     matched = _EXPIRES.fullmatch(extension)
-    return None if matched is None else FileName(key, "taken", _microseconds(int(matched[1])))
+    if matched is None:
+        return None
+    expires = int(matched[1])
+    return FileName(key, "taken", expires if expires >= FIRST_MICROSECONDS else expires * 1000)
 
 
 def key_of(number: str) -> int | None:
@@ -121,8 +142,9 @@ def taken_name(key: int, until: float) -> str:
     return f"{key // 2000}.{min(max(int(until * 1000), 0), FIRST_MICROSECONDS - 1)}"
 
 
-def _microseconds(number: int) -> int:
-    return number if number >= FIRST_MICROSECONDS else number * 1000
+def bound_name(bound: int) -> str:
+    """Return the name of the file for a bound of at least 1."""
+    return f".queue-v1-bound-{bound}"
 
 
 def check_queue_name(name: str) -> str:

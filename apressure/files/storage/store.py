@@ -10,6 +10,8 @@ import errno
 import random
 import sys
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Final
 
 from apressure import logs
@@ -18,10 +20,9 @@ from apressure.files.options import Settings
 from apressure.files.storage import inotify, names
 from apressure.files.storage.directory import Directory
 from apressure.files.storage.index import Index
-from apressure.files.storage.messages import marks
-from apressure.files.storage.watcher import Listed, Notified, Wake, is_remote
+from apressure.files.storage.messages import contents
+from apressure.files.storage.watcher import Listed, Notified, Watcher, is_remote
 from apressure.files.storage.worker import Worker
-from apressure.files.waits import Outlook
 
 ABANDONED: Final = 30.0
 """Seconds after which a `.new` file is deleted if its publisher is known to have died."""
@@ -43,6 +44,12 @@ _FORGET: Final = 60.0
 _ROUND: Final = 1.0
 """Seconds between two checks of what no notification tells: is the directory there, and is a publisher late?"""
 
+_ALL: Final = (sys.maxsize,) * 4
+"""All tasks of each line may try again."""
+
+Operation = Callable[[], AbstractContextManager[None]]
+"""Returns the context of an operation."""
+
 
 class Store:
     """The directory of one queue object, with all that its steps use.
@@ -53,7 +60,7 @@ class Store:
         index: The messages in the directory, in memory.
         directory: The directory.
         worker: The thread for calls that may take long.
-        watcher: Keeps the index current; None before the queue is opened.
+        watcher: Keeps the index current, once the directory is open.
         own: The keys of messages that this object is writing.
     """
 
@@ -64,7 +71,7 @@ class Store:
         # The process may change its working directory.
         self.directory = Directory(settings.parent.absolute(), settings.name, settings.max_message_size, settings.fsync)
         self.worker = Worker(settings.threads)
-        self.watcher: Notified | Listed | None = None
+        self.watcher: Watcher = Watcher()
         self.own: set[int] = set()
         self._local = False
         self._listing = asyncio.Lock()
@@ -78,20 +85,13 @@ class Store:
 
     def close(self) -> None:
         """Stop watching, and close the descriptor when the thread has ended its calls."""
-        if self.watcher is not None:
-            self.watcher.close()
+        self.watcher.close()
         self.worker.close(self.directory.close)
 
     def release(self) -> None:
         """Stop watching, and close the descriptor at once."""
-        if self.watcher is not None:
-            self.watcher.close()
+        self.watcher.close()
         self.directory.close()
-
-    def attend(self, wake: Wake | None) -> None:
-        """Call `wake(False)` as soon as something has changed, if the kernel tells that; with None, no more."""
-        if self.watcher is not None:
-            self.watcher.attend(wake)
 
     @property
     def bound(self) -> int:
@@ -103,11 +103,6 @@ class Store:
         """Whether the queue is closed and nothing waits. Messages in flight may come back."""
         index = self.index
         return index.closed and not index.waiting and not index.unfinished
-
-    @property
-    def notified(self) -> bool:
-        """Whether the kernel tells of changes."""
-        return self.watcher is not None and self.watcher.ordered
 
     def time(self) -> float:
         """Return the seconds since 1970, by the clock that was given.
@@ -127,7 +122,7 @@ class Store:
         """The time in microseconds since 1970."""
         return int(self.time() * 1e6)
 
-    async def open(self, create: bool = False) -> Notified | Listed:
+    async def open(self, create: bool = False) -> Watcher:
         """Open the directory, unless it is open.
 
         Args:
@@ -137,10 +132,8 @@ class Store:
             QueueDoesNotExistError: It is missing.
             StorageError: It cannot be opened or made.
         """
-        if self.watcher is not None:
-            return self.watcher
         async with self._listing:
-            if self.watcher is None:
+            if not self.watcher.opened:
                 create = create and self.auto_create
                 self._local = await self.worker.in_thread(self._open, create, undo=lambda _: self.directory.close())
                 self.worker.always |= not self._local
@@ -150,12 +143,12 @@ class Store:
     async def reopen(self) -> None:
         """Forget a directory that was deleted, so that the next operation opens the one that has its name now."""
         async with self._listing:
-            if self.watcher is not None and not self.directory.exists():
+            if self.watcher.opened and not self.directory.exists():
                 self.release()
-                self.watcher = None
+                self.watcher = Watcher()
                 self.index.clear()
 
-    async def refresh(self, create: bool = False) -> Notified | Listed:
+    async def refresh(self, create: bool = False) -> Watcher:
         """Bring the index up to date. The first time, open the queue; for `create` see `open`.
 
         Returns:
@@ -165,7 +158,7 @@ class Store:
             QueueDoesNotExistError: The directory does not exist, or was deleted.
             StorageError: It cannot be opened or listed, or has a state file of a later version.
         """
-        watcher = self.watcher or await self.open(create)
+        watcher = self.watcher if self.watcher.opened else await self.open(create)
         watcher.drain()
         is_round = self._is_round()
         if watcher.gone:
@@ -188,13 +181,13 @@ class Store:
                 name=self.settings.name,
                 errno=errno.EINVAL,
             )
-        return self.watcher or watcher
+        return self.watcher
 
     async def _list_all(self) -> None:
         async with self._listing:
-            while (watcher := self.watcher) is not None and watcher.stale:
-                with watcher.listing():
-                    watcher.bring(*await self.worker.in_thread(self._list, watcher))
+            while (watcher := self.watcher).stale:
+                watcher.prepare()
+                watcher.bring(*await self.worker.in_thread(self._list, watcher))
                 if not watcher.ordered:
                     break  # tasks that asked meanwhile make their own listing
 
@@ -206,10 +199,9 @@ class Store:
 
         After a call in the thread, another client may have brought the name back. Then the notifications decide.
         """
-        watcher = self.watcher
-        if self.worker.always and watcher is not None and watcher.ordered:
-            watcher.drain()
-            if not watcher.stale:
+        if self.worker.always and self.watcher.ordered:
+            self.watcher.drain()
+            if not self.watcher.stale:
                 return
         self.index.discard(filename)
 
@@ -220,7 +212,7 @@ class Store:
             return self.settings.notify
         return sys.platform == "linux" and not is_remote(self.directory.fileno())
 
-    def _watch(self) -> Notified | Listed:
+    def _watch(self) -> Watcher:
         """Watch the directory; list it for now, if the kernel has no watch left."""
         if self._local:
             try:
@@ -230,12 +222,12 @@ class Store:
                 logs.not_watched(self.settings.name, error, inotify.to_do(error), self.settings.poll_interval)
         return self.watcher if isinstance(self.watcher, Listed) else Listed(self.index)
 
-    def _list(self, watcher: Notified | Listed) -> tuple[Index, set[str]]:
+    def _list(self, watcher: Watcher) -> tuple[Index, set[str]]:
         """Make a full listing, in the thread. Returns its index, and the names of what is not a file."""
         watcher.begin()
         files, others = self.directory.list()
         index = Index.of(files, time.monotonic())
-        index.newest = max(index.newest, marks.newest(self.directory.fileno()))
+        index.newest = max(index.newest, contents.newest_noted(self.directory.fileno()))
         return index, others
 
     async def _sweep(self) -> None:
@@ -263,22 +255,30 @@ class Store:
         ages = [(key, max(now - seen, wall - names.time_of(key) / 1e6)) for key, seen in unfinished]
         return [(key, age) for key, age in ages if age > limit and key not in self.own]
 
-    def look(self, passed: bool) -> Outlook:
-        """Return how many waiting tasks may try again; see `Waits`."""
+    def look(self, passed: bool) -> tuple[float, tuple[int, ...]]:
+        """Say how many waiting tasks may try again.
+
+        Args:
+            passed: It is called since time has passed, and not since something has changed.
+
+        Returns:
+            Seconds after which to look again, even if nothing changes until then, and how many of those that wait for
+            a message, for room, for the end of what is in flight, and for the close; see `Waits`.
+        """
         index, watcher = self.index, self.watcher
         try:
             current, is_round = self.now, self._is_round()
         except Exception:  # noqa: BLE001 - of the clock: each waiting task tries again, and raises it
-            return Outlook(_ROUND)
-        if watcher is not None and watcher.ordered:
+            return _ROUND, _ALL
+        if watcher.ordered:
             watcher.drain()
             if passed and not self.directory.exists():
                 watcher.gone = True
             tries, again = int(watcher.stale), _ROUND
         else:
             tries, again = int(passed), self.settings.poll_interval * random.uniform(0.8, 1.2)
-        if watcher is None or watcher.gone or index.unknown is not None:  # each opens it again, or raises the error
-            return Outlook(_ROUND)
+        if watcher.gone or index.unknown is not None:  # each opens it again, or raises the error
+            return _ROUND, _ALL
         bound, messages = self.bound, index.waiting
         room = index.room(bound) if bound else 0
         if expiry := index.next_expiry():
@@ -293,10 +293,30 @@ class Store:
         if index.paused:
             messages = ended = 0
         closed = sys.maxsize if index.closed else 0
-        return Outlook(
-            again,
-            receivers=max(messages, tries, ended),
-            putters=max(room, tries, closed) if bound or index.closed else sys.maxsize,
-            drainers=max(messages, tries, 0 if index.in_flight else ended),
-            closers=max(tries, closed),
+        return again, (
+            max(messages, tries, ended),
+            max(room, tries, closed) if bound or index.closed else sys.maxsize,
+            max(messages, tries, 0 if index.in_flight else ended),
+            max(tries, closed),
         )
+
+
+class Steps:
+    """Steps on the queue of a store.
+
+    Args:
+        store: The queue.
+        operation: Opens each operation.
+
+    Attributes:
+        store, operation: As given.
+        settings: The queue's options.
+    """
+
+    def __init__(self, store: Store, operation: Operation) -> None:
+        self.store = store
+        self.operation = operation
+        self.settings = store.settings
+        self._index = store.index
+        self._directory = store.directory
+        self._worker = store.worker

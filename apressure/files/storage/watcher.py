@@ -7,13 +7,12 @@ before the call. While a task waits, the event loop reads them, too.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import stat
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from apressure.files.storage import inotify
 from apressure.files.storage.index import Index
@@ -36,16 +35,39 @@ _REMOTE: Final = frozenset(
 """File systems that other machines change without this machine's kernel knowing. So do all of FUSE."""
 
 
-class _Change(NamedTuple):
-    """A change in a directory; see `inotify.Watcher.change`."""
+class Watcher:
+    """Keeps an index current. This one does nothing, since its directory is not open.
 
-    mask: int
-    renaming: int
-    filename: str
-    now: float
+    Attributes:
+        opened: Whether the directory is open.
+        ordered: Whether changes come in the order in which they were made.
+        stale: Whether the index needs a full listing.
+        gone: Whether the directory may have been deleted or moved.
+    """
+
+    opened = ordered = stale = False
+    gone = True
+
+    def drain(self) -> None:
+        """Bring every change that was made before this call into the index, unless it is stale."""
+
+    def prepare(self) -> None:
+        """A full listing is about to begin."""
+
+    def begin(self) -> None:
+        """The listing begins, in the thread."""
+
+    def bring(self, listed: Index, others: set[str]) -> None:
+        """Bring a listing into the index: that of its files, and the names of what is not a file."""
+
+    def attend(self, wake: Wake | None) -> None:
+        """Call `wake(False)` as soon as something has changed, if the kernel tells that; with None, no more."""
+
+    def close(self) -> None:
+        """Stop watching. Closing twice is allowed."""
 
 
-class Notified:
+class Notified(Watcher):
     """Changes as the kernel tells them (Linux), in the order in which they were made.
 
     A rename is two changes. Between them the message would have no name, and a full queue would seem to have room. So a
@@ -63,14 +85,10 @@ class Notified:
     Raises:
         MissingExtraError: The package asyncinotify is not installed.
         OSError: The kernel cannot watch the directory.
-
-    Attributes:
-        ordered: Whether changes come in the order in which they were made.
-        stale: Whether the index needs a full listing.
-        gone: Whether the directory may have been deleted or moved.
     """
 
-    ordered = True
+    opened = ordered = stale = True
+    gone = False
 
     def __init__(self, index: Index, directory: int, path: Path) -> None:
         self._index = index
@@ -81,23 +99,19 @@ class Notified:
         """The number of that rename. Its new name comes with the same number."""
         self._strangers: set[str] = set()
         """Names of what is not a file, or is not known to be one."""
-        self._kept: list[_Change] | None = None
-        """Changes during a listing."""
+        self._kept: list[tuple[int, int, str, float]] | None = None
+        """Changes since a listing began, as `change` takes them; None if there is none, or if some are missing."""
         self._wake: Wake | None = None
-        self.stale = True
-        self.gone = False
         self._instance = inotify.instance_of(asyncio.get_running_loop())
         self._number = self._instance.watch(directory, path, self)
 
     def close(self) -> None:
-        """Stop watching. From now on it is stale. Closing twice is allowed."""
         self.stale = True
         if self._number != -1:
             self._instance.unwatch(self._number, self)
             self._number = -1
 
     def attend(self, wake: Wake | None) -> None:
-        """Call `wake(False)` as soon as something has changed; with None, no more."""
         if (wake is None) != (self._wake is None) and self._number != -1:
             (self._instance.leave if wake is None else self._instance.attend)(self)
         self._wake = wake
@@ -108,13 +122,12 @@ class Notified:
             call(False)
 
     def drain(self) -> None:
-        """Bring every change that was made before this call into the index, unless it is stale."""
         self._instance.read(self)
         while (leaving := self._leaving) is not None and not self.stale:
             self._wait_for_renames()
             self._instance.read(self)
             if self._leaving is leaving:
-                self._left()  # it was moved out of the directory
+                self._left(leaving)  # it was moved out of the directory
 
     def _wait_for_renames(self) -> None:
         # A rename holds the directory's lock until the kernel has told both of its changes. A listing takes that lock.
@@ -130,14 +143,24 @@ class Notified:
         self._kept = None
 
     def change(self, mask: int, renaming: int, filename: str, now: float) -> None:
-        """Bring a change into the index. If it is stale, the change counts only while the directory is listed."""
+        """Bring a change into the index. If it is stale, the change counts only while the directory is listed.
+
+        Args:
+            mask: What happened, as in linux/inotify.h.
+            renaming: The number that both changes of a rename have; 0 for other changes.
+            filename: The name; empty for the directory itself.
+            now: When the change was read, by `time.monotonic`.
+        """
         if self.stale:
-            self._keep(_Change(mask, renaming, filename, now))
+            if self._kept is not None:
+                self._kept.append((mask, renaming, filename, now))
+                if len(self._kept) > _MOST_KEPT:
+                    self.lose()
             return
         index = self._index
         was_file = renaming != 0 and renaming == self._renaming and self._leaving not in self._strangers
         if self._leaving is not None:
-            self._left()  # this change is its new name, or it has none
+            self._left(self._leaving)  # this change is its new name, or it has none
         if mask & _CHANGED and not mask & inotify.ISDIR:
             if mask & _APPEARED:
                 if was_file or self._is_message(filename):
@@ -152,45 +175,25 @@ class Notified:
         elif mask & _GONE:
             self.gone = self.stale = True  # the index keeps what was in the directory
 
-    def _keep(self, change: _Change) -> None:
-        if self._kept is not None:
-            self._kept.append(change)
-            if len(self._kept) > _MOST_KEPT:
-                self.lose()
-
-    def _left(self) -> None:
-        if self._leaving is not None:
-            self._index.discard(self._leaving)
-            self._strangers.discard(self._leaving)
-            self._leaving = None
+    def _left(self, filename: str) -> None:
+        self._index.discard(filename)
+        self._strangers.discard(filename)
+        self._leaving = None
 
     def _is_message(self, filename: str) -> bool:
         try:
-            status = os.stat(filename, dir_fd=self._directory, follow_symlinks=False)
+            mode = os.stat(filename, dir_fd=self._directory, follow_symlinks=False).st_mode
+            is_file: bool | None = stat.S_ISREG(mode)
         except OSError:  # it was renamed or deleted; the next changes tell
-            self._strangers.add(filename)
-            return True
-        if stat.S_ISREG(status.st_mode):
-            self._strangers.discard(filename)
-            return True
-        self._strangers.add(filename)
-        return False
+            is_file = None
+        (self._strangers.discard if is_file else self._strangers.add)(filename)
+        return is_file is not False
 
-    @contextlib.contextmanager
-    def listing(self) -> Iterator[None]:
-        """The context of a full listing: changes that come meanwhile are kept."""
+    def prepare(self) -> None:
         self._instance.read(self)  # the listing has these changes
         self._kept = []
-        try:
-            yield
-        finally:
-            self._kept = None
-
-    def begin(self) -> None:
-        """The listing begins, in the thread."""
 
     def bring(self, listed: Index, others: set[str]) -> None:
-        """Bring a listing into the index: that of its files, and the names of what is not a file."""
         self._instance.read(self)
         self._index.become(listed)
         self._strangers = others
@@ -204,40 +207,26 @@ class Notified:
         self.drain()
 
 
-class Listed:
-    """Full listings, which are slow and work on every file system. It has the methods of `Notified`."""
+class Listed(Watcher):
+    """Full listings, which are slow and work on every file system. Tasks that wait look again after a time."""
 
-    ordered = False
+    opened = stale = True
     gone = False
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._asked = 1
-        self._answers = self._answered = 0
-
-    @property
-    def stale(self) -> bool:
-        """Whether a task has called `drain` since the last listing began."""
-        return self._answered < self._asked
+        self._asked = self._answers = 0
 
     def drain(self) -> None:
         self._asked += 1
-
-    def listing(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
+        self.stale = True  # until a listing has begun after this call
 
     def begin(self) -> None:
         self._answers = self._asked
 
     def bring(self, listed: Index, others: set[str]) -> None:  # noqa: ARG002
         self._index.become(listed)
-        self._answered = self._answers
-
-    def attend(self, wake: Wake | None) -> None:
-        """Do nothing: tasks that wait look again after a time."""
-
-    def close(self) -> None:
-        """Do nothing."""
+        self.stale = self._answers < self._asked
 
 
 def is_remote(directory: int) -> bool:

@@ -15,6 +15,7 @@ import pytest
 import apressure.files.storage.messages.contents
 import apressure.files.storage.messages.renaming
 from apressure import FileQueue, StorageError
+from apressure.files.storage.directory import Directory
 from tests import processes
 from tests.integration.files.conftest import Clock, Make, drain, files
 
@@ -378,3 +379,17 @@ async def test_a_file_system_without_renames_that_refuse_to_overwrite(
     for one in again:
         await one.ack()
     assert files(queue) == []
+
+
+def test_names_are_on_the_disk_although_the_next_message_needs_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several tasks' messages are committed together: the first task's `put` returns."""
+    directory, synced, fsync = Directory(tmp_path, "q", 100, True), list[int](), os.fsync
+    directory.open(create=True)
+    reserved = [directory.reserve(2000 * number, b"") for number in (1, 2)]
+    (directory.path / "2").touch()
+    monkeypatch.setattr(os, "fsync", lambda fd: [synced.append(fd), fsync(fd)])
+    assert directory.commit(reserved) == (1, None)  # type: ignore[arg-type]
+    assert synced[-1] == directory.fileno()
+    directory.close()

@@ -264,7 +264,7 @@ async def test_a_pause_while_a_lease_is_renewed(
     consuming = asyncio.create_task(consume())
     await until(renaming.begun.is_set)  # of the one that no loop has seen
     await other.pause()
-    queue._store.watcher.drain()  # type: ignore[union-attr]
+    queue._store.watcher.drain()
     paused.set()
     (consumer,) = queue.blocks
     await until(lambda: not consumer.hand.buffer)

@@ -145,7 +145,7 @@ async def test_changes_during_a_listing_are_not_lost(tmp_path: Path, monkeypatch
         await other.put(b"")
         await queue.create()
         await queue.statistics()
-        assert queue._store.watcher is not None
+        assert queue._store.watcher.opened
         real, turns = queue._store._list, 0
 
         def listing(watcher: Any) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import apressure.files.storage.messages.writers
+import apressure.files.storage.writing
 from apressure.files import FileQueue
 from tests import processes
 from tests.integration.files.conftest import MODES, Clock, Make, drain, files
@@ -98,7 +98,7 @@ async def test_what_our_own_publishers_leave_is_swept_everywhere(make: Make, clo
 async def test_a_file_system_without_leases_waits_for_an_hour_and_asks_the_processes(
     make: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apressure.files.storage.messages.writers, "_is_written", lambda fd: None)
+    monkeypatch.setattr(apressure.files.storage.writing, "_is_written", lambda fd: None)
     queue = make(clock=clock)
     await queue.create()
     await queue.statistics()

@@ -344,14 +344,14 @@ async def test_a_publisher_waits_quietly_while_no_consumer_requeues_expired_mess
     await queue.put(b"a")
     await make().receive(lease=0.001)
     looks = 0
-    look = queue._waits._look
+    look = queue._store.look
 
     def counted(passed: bool) -> Any:
         nonlocal looks
         looks += 1
         return look(passed)
 
-    queue._waits._look = counted
+    queue._store.look = counted  # type: ignore[method-assign]
     with pytest.raises(QueueFullError):
         await queue.put(b"b", timeout=0.2)
     assert looks < 60

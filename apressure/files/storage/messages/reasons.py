@@ -12,8 +12,8 @@ import re
 import stat
 from typing import Final, NamedTuple
 
+from apressure.files.storage.names import REASON
 from apressure.files.storage.place import CREATE, READ, opened
-from apressure.files.storage.state import REASON
 
 _MOST: Final = 1000
 """The most bytes in such a file."""
