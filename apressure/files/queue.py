@@ -92,14 +92,10 @@ class FileQueue(Administration[T]):
     # What is behind puts.
 
     async def _put_one(self, message: bytes, timeout: float | None, due: Due | None) -> str:
-        if due is not None:
-            raise NotImplementedError("TODO delays")
-        return await self._until(functools.partial(self._putter.put, [message], Progress()), timeout)
+        return await self._until(functools.partial(self._putter.put, [message], Progress(), due), timeout)
 
     async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:
-        if due is not None:
-            raise NotImplementedError("TODO delays")
-        await self._until(functools.partial(self._putter.put, chunk, progress), timeout)
+        await self._until(functools.partial(self._putter.put, chunk, progress, due), timeout)
 
     # What is behind receiving and getting.
 
