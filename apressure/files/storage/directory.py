@@ -191,7 +191,7 @@ class Directory(Writing):
                 return None
 
     def delay(self, before: str, after: str) -> bool:
-        """Rename a message in flight to that of a delayed one, and bring that to the disk. The results are `rename`'s."""
+        """Make a message in flight a delayed one, on the disk, too. The results are those of `rename`."""
         renamed = self.rename(before, after)
         if renamed and self.fsync:
             with self.errors("change"):

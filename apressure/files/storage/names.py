@@ -7,7 +7,8 @@ The rule of this module: no I/O, and only digits name a message. The specificati
 * `1415776871123.1415776879654`: one in flight, and when its lease ends.
 
 A delayed message has a name that other clients ignore: `.queue-later-1415776880000-1415776871123` is due then, in
-milliseconds, and was called the second number before. Older versions of apressure do not delete a queue with such files.
+milliseconds, and had the second number as its name before. Older versions of apressure do not delete a queue that
+contains one.
 
 Numbers are unix timestamps: below 10**14 in milliseconds (until the year 5138), as in the document, and otherwise in
 microseconds (from 1973 on), as vsqs 0.3 writes them.
