@@ -228,20 +228,20 @@ class Putter(Steps):
         Returns:
             Whether any were due.
         """
-        delayed, store = self._index.delayed, self.store
-        if not delayed.are_due(store.now):
+        index, store = self._index, self.store  # a listing replaces `index.delayed`
+        if not index.delayed.are_due(store.now):
             return False
         try:
-            reserved = await self._reserve([b""] * len(delayed.due(store.now, _MOST_DUE)), inside=True)
+            reserved = await self._reserve([b""] * len(index.delayed.due(store.now, _MOST_DUE)), inside=True)
             try:
-                due = delayed.due(store.now, len(reserved))
+                due = index.delayed.due(store.now, len(reserved))
                 keys = [reservation.key for reservation in reserved]
-                for filename in await self._worker.do(self._directory.promote, due, keys, self._index.reasons):
+                for filename in await self._worker.do(self._directory.promote, due, keys, index.reasons):
                     store.went(filename)
             finally:
                 await self._abandon(reserved)
         except StorageError as error:
-            delayed.hold(store.now + _LATER)
+            index.delayed.hold(store.now + _LATER)
             logger.warning("delayed messages stay delayed for now: %s", error)
         await store.refresh()
         return True

@@ -47,8 +47,8 @@ def test_names_of_messages(filename: str, meaning: FileName) -> None:
         "", ".", "..", ".new", "new", "a", "1a", "1.", "1.New", "1.new.new", "1.2.3.4", "1.2.", "1..2", "01", "-1",
         "+1", " 1", "1 ", "1_000", "1\n", "1.new\n", "1.2\n", "\u0661", "\u00b2", "1.\u0662", "1" * 18, "1." + "1" * 18,
         "../1", "/1", "1/2", "1e5", "0x1", "1.new~", "1.-5", "1.2.1234567",
-        ".queue-later-", ".queue-later-1", ".queue-later-1-", ".queue-later--1", ".queue-later-1-01", ".queue-later-1-1.new",
-        ".queue-later-x-1", f".queue-later-{10**14}-1", ".queue-later-1-1\n", ".queue-v1-later-1-1", "queue-later-1-1",
+        ".queue-later-", ".queue-later-1", ".queue-later-1-", ".queue-later-1-01", ".queue-later-x-1",
+        ".queue-later-1-1.new", f".queue-later-{10**14}-1", ".queue-later-1-1\n", ".queue-v1-later-1", "queue-later-1",
     ],
 )  # fmt: skip
 def test_names_of_other_files(filename: str) -> None:
