@@ -222,19 +222,20 @@ class Putter(Steps):
     async def promote(self) -> bool:
         """Bring delayed messages whose time has come to the end of the line, some of them if there are many.
 
-        Names are reserved before it is known which messages this client makes due. As soon as another client has been
-        faster, the names that are left are given up. So several clients together keep the order.
+        Names are reserved after the list of what is due was made, and given up as soon as another client has been
+        faster. So several clients together keep the order.
 
         Returns:
             Whether any were due.
         """
         index, store = self._index, self.store  # a listing replaces `index.delayed`
-        if not index.delayed.are_due(store.now):
+        now = store.now
+        due = index.delayed.due(now, _MOST_DUE) if index.delayed.are_due(now) else []
+        if not due:
             return False
         try:
-            reserved = await self._reserve([b""] * len(index.delayed.due(store.now, _MOST_DUE)), inside=True)
+            reserved = await self._reserve([b""] * len(due), inside=True)
             try:
-                due = index.delayed.due(store.now, len(reserved))
                 keys = [reservation.key for reservation in reserved]
                 for filename in await self._worker.do(self._directory.promote, due, keys, index.reasons):
                     store.went(filename)
