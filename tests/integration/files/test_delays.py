@@ -126,6 +126,30 @@ async def test_several_clients_that_make_messages_due_keep_the_order(tmp_path: P
         await queue.aclose()
 
 
+async def test_a_client_that_is_slower_leaves_the_line_to_the_faster_one(
+    make: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the reservation of its names and their use, another client brings the first messages into the line."""
+    queue = make(clock=clock)
+    await queue.put_many([b"0", b"1", b"2"], delay=1)
+    clock.now += 2
+    reserve, told = Directory.reserve, []
+
+    def overtaken(directory: Directory, key: int, data: bytes) -> Any:
+        reservation = reserve(directory, key, data)
+        if not told:
+            told.extend(delayed(queue)[:2])
+            for number, name in enumerate(told):
+                other = names.id_of(key + 2000 * (500 + number))
+                (queue.path / f"{other}.new").touch()
+                (queue.path / name).rename(queue.path / other)
+                (queue.path / f"{other}.new").unlink()
+        return reservation
+
+    monkeypatch.setattr(Directory, "reserve", overtaken)
+    assert [(await queue.receive(timeout=0)).raw for _ in range(3)] == [b"0", b"1", b"2"]
+
+
 PROMOTES = """
 import asyncio, sys
 from apressure import FileQueue, QueueClosedError
