@@ -30,7 +30,7 @@ _ALONE: Final = (
     "doctor", "health", "metrics", "worker", "demo", "pipeline", "explain",
 )  # fmt: skip
 _TASKS: Final = (
-    "schedule", "run", "ls", "show", "wait", "cancel", "purge", "listen", "complete", "fail", "progress",
+    "run", "ls", "show", "wait", "cancel", "purge", "listen", "complete", "fail", "progress",
 )  # fmt: skip
 _FILES: Final = ("pump", "sink", "give_back")
 _EVENTS: Final = ("serve", "health")
@@ -52,7 +52,7 @@ def _made(name: str) -> Any:
     """Make a command, or a group of commands."""
     if name == "tasks":
         tasks = [command(function, prefix=False) for function in _functions(name, _TASKS)]
-        return _group(name, "What only tasks have: schedules, nodes, status and results.", tasks)
+        return _group(name, "What only tasks have: nodes, status and results.", tasks)
     if name == "files":
         files = [command(function, server=False) for function in _functions(name, _FILES)]
         return _group(name, "The commands of vsqs for queues in directories.", files)

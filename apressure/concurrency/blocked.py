@@ -14,6 +14,7 @@ Cause = Literal["full", "empty", "paused", "role"]
 _CAUSES: Final[dict[str, Cause]] = {
     "full": "full",
     "few": "full",
+    "room": "full",
     "empty": "empty",
     "watch": "empty",
     "turn": "empty",

@@ -225,8 +225,9 @@ class LeasedDelivery(Claimed, Generic[T]):
             EventQueue: The specification's QACK with REDO; on `okq://` with an error, QFAIL of our servers, and
                 with `delay=` their QLATER. A released okq cannot delay: ServerTooOldError.
             TaskQueue: The task is tried again, unless it was tried `max_attempts` times: then it fails with this error.
-            FileQueue: It waits before all messages that were put later. It raises what `ack` does. If the file system
-                refuses to keep the error, the message is given back without it. Cancelled, it does not wait.
+            FileQueue: It waits before all messages that were put later; after a delay, with another id, at the end. It
+                raises what `ack` does. If the file system refuses to keep the error, the message is given back without
+                it. Cancelled, it does not wait.
         """
         due = due_of(delay, None)
         if error is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from apressure.exceptions import QueueClosedError, QueueDoesNotExistError, ServerError
+from typing import Any
+
+from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError, ServerError
 
 
 def closed(name: str) -> QueueClosedError:
@@ -13,6 +15,13 @@ def closed(name: str) -> QueueClosedError:
 def missing(name: str, what: str = "the URL") -> QueueDoesNotExistError:
     """The error for a queue that does not exist; `what` may be wrong."""
     return QueueDoesNotExistError(f"the queue {name!r} does not exist: create it first, or check {what}", name=name)
+
+
+def refusal(answer: list[Any], name: str, what: str = "the URL") -> PressureError:
+    """The error for a step that was answered with `closed`, `missing` or `corrupt`; `what` as for `missing`."""
+    if answer[0] == b"corrupt":
+        return damaged(name, answer[1])
+    return closed(name) if answer[0] == b"closed" else missing(name, what)
 
 
 def damaged(name: str, why: bytes) -> ServerError:

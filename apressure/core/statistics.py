@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Final
 
 from apressure.concurrency.blocked import NOT_BLOCKED, Blocked, BlockedSeconds
-from apressure.core.counts import Counts
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,9 @@ class BoundedStatistics(Statistics):
     next_due: float | None = None
 
 
-def figures(name: str, looked: Any, waiting: tuple[int, int], blocked: Blocked, counts: Counts) -> dict[str, Any]:
+def figures(
+    name: str, looked: Any, waiting: tuple[int, int], blocked: Blocked, counts: Mapping[str, int]
+) -> dict[str, Any]:
     """Return what every kind says in the same words: fields of `BoundedStatistics`, but for `in_flight`.
 
     Args:
@@ -71,7 +73,7 @@ def figures(name: str, looked: Any, waiting: tuple[int, int], blocked: Blocked, 
     return {
         "name": name, "length": looked.waiting, "bound": looked.bound, "closed": looked.closed,
         "paused": looked.paused, "delayed": looked.delayed, "next_due": seconds_of(looked.next_due),
-        "waiting_putters": putters, "waiting_receivers": receivers, "blocked": blocked.seconds(), **counts.fields(),
+        "waiting_putters": putters, "waiting_receivers": receivers, "blocked": blocked.seconds(), **counts,
     }  # fmt: skip
 
 

@@ -13,7 +13,9 @@ from apressure.exceptions import PressureError, QueueEmptyError, QueueFullError,
 
 T = TypeVar("T")
 
-Reason = Literal["full", "few", "empty", "watch", "turn", "draining", "paused", "open", "producer", "consumer", "share"]
+Reason = Literal[
+    "full", "few", "room", "empty", "watch", "turn", "draining", "paused", "open", "producer", "consumer", "share",
+]  # fmt: skip
 
 ROLE_OF: Final[dict[Reason, Role]] = {"producer": "producer", "consumer": "consumer", "share": "consumer"}
 """The role that a wait with this reason is for."""
@@ -35,24 +37,26 @@ class Wait(NamedTuple):
 
     Attributes:
         reason: Why the step cannot go on: the queue is full, has too few free places, is empty or still open, or
-            another client holds the role. `"watch"`: it is empty, and this client is the one that watches it. `"turn"`:
-            it is empty, and another client watches it. `"draining"`: it is closed and empty, and others have something
-            that may come back. `"paused"`: consumers are to take nothing. `"share"`: a client that does not share the
-            consumer role holds it.
+            another client holds the role. `"room"`: delayed messages take the free places. `"watch"`: it is empty,
+            and this client is the one that watches it. `"turn"`: it is empty, and another client watches it.
+            `"draining"`: it is closed and empty, and others have something that may come back. `"paused"`:
+            consumers are to take nothing. `"share"`: a client that does not share the consumer role holds it.
         lease: Milliseconds until the next try is worth it in any case: a lease expires, or the client that watches
             counts as dead. None where there is no such time.
         created: The queue was created, and the format has queues that were not: then a wait ends when it is deleted.
         holder: Who holds the role, as the server shows it.
+        due: Milliseconds until a delayed message is due; None if there is none, or another client sees to it.
     """
 
     reason: Reason
     lease: int | None = None
     created: bool = False
     holder: str | None = None
+    due: int | None = None
 
     def error(self, name: str, accepted: int = 0) -> PressureError:
         """Return the error for an operation that may not wait any longer."""
-        if self.reason == "full" or self.reason == "few":  # noqa: PLR1714 (mypy narrows this)
+        if self.reason == "full" or self.reason == "few" or self.reason == "room":  # noqa: PLR1714 (mypy narrows this)
             return QueueFullError(f"the queue {name!r} is full", name=name, accepted=accepted)
         if self.reason in ("empty", "watch", "turn", "draining"):
             return QueueEmptyError(f"the queue {name!r} is empty", name=name)

@@ -247,7 +247,7 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
         status = await self._counted()
         driver = self._driver
         return EventQueueStatistics(
-            **figures(self.name, status, driver.waiting, driver.waits.blocked, driver.counts),
+            **figures(self.name, status, driver.waiting, driver.waits.blocked, driver.counts.fields()),
             in_flight=status.claimed,
             consumers=status.consumers,
             dead_letters=status.dead,

@@ -105,7 +105,7 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
             await self.breathe()
             await self._store.refresh()
         index = self._store.index
-        oldest, expiry = index.oldest(), index.next_expiry()
+        oldest, expiry, due = index.oldest(), index.next_expiry(), index.delayed.next_due()
         return FileQueueStatistics(
             name=self.name,
             path=str(self.path),
@@ -125,6 +125,8 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
             waiting_receivers=len(self._waits.receivers) + len(self._waits.drainers),
             notified=self._store.watcher.ordered,
             blocked=self._waits.blocked.seconds(),
+            delayed=len(index.delayed),
+            next_due=None if due is None else max(0.0, (due - self._store.now) / 1e6),
         )
 
     @property
@@ -186,7 +188,8 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
             return await self._store.worker.in_thread(self._store.directory.exists)
 
     async def _purge(self) -> int:
-        return await self._each(self._receiver.remove, self._store.index.waiting_names)
+        index = self._store.index
+        return await self._each(self._receiver.remove, lambda: index.waiting_names() + index.delayed.names())
 
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         with self._operation(), self._dead(source) as dead:

@@ -51,7 +51,7 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
         self.max_attempts = settings.max_attempts
         self._store = Store(settings)
         self._putter = Putter(self._store, self._operation)
-        self._receiver = Receiver(self._store, self._operation)
+        self._receiver = Receiver(self._store, self._operation, self._putter.promote)
         self._waits = Waits(self._store)
         self.blocks: set[Block] = set()
         self._breathed = 0.0

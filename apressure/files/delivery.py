@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TypeVar
 
 from apressure.core.delivery import Hand, LeasedDelivery
+from apressure.core.due import Due
 from apressure.files.receiving import Got, Receiver
 from apressure.files.storage import names
 from apressure.files.storage.directory import Back
@@ -46,10 +48,6 @@ class FileDelivery(LeasedDelivery[T]):
         self._key, self._filename, self.raw, self.attempts, self.certain_until = got
         self.failure = b""
         self.settled = self.handed_out = False
-
-    @property
-    def can_delay(self) -> bool:
-        return False
 
     @property
     def id(self) -> str:
@@ -111,21 +109,35 @@ class FileDelivery(LeasedDelivery[T]):
     def _keeps_errors(self) -> bool:
         return not self.settled and self._receiver.keeps_errors
 
-    async def _make(self, change: bool) -> bool:
-        if not change:
+    def _is_last(self) -> bool:
+        most = self._receiver.settings.max_attempts
+        return most is not None and self.attempts >= most
+
+    def _change(self, back: bool, due: Due | None = None) -> bool | Due:
+        return back if due is None else due
+
+    async def _make(self, change: bool | Due) -> bool:
+        if change is False:
             return await self._rename(None)
         await self._keep_error()
-        return await self._rename(self.id)
+        if change is True:
+            return await self._rename(self.id)
+        due = change.at(math.ceil(self._receiver.store.time() * 1000))
+        return await self._rename(names.delayed_name(self._key, due), self._receiver.delay)
 
-    async def _rename(self, after: str | None) -> bool:
+    async def _rename(self, after: str | None, rename: Callable[[str, str], Awaitable[bool]] | None = None) -> bool:
         """Rename the message's file, or delete it (None). False where another client has renamed or deleted it."""
         receiver = self._receiver
+        rename = rename or receiver.rename
         with receiver.operation():
             while True:
                 before = self._filename
-                done = await (receiver.remove(before) if after is None else receiver.rename(before, after))
+                done = await (receiver.remove(before) if after is None else rename(before, after))
                 if done or before == self._filename:  # otherwise it was being extended
-                    return done
+                    break
+            if receiver.store.index.delayed:
+                await receiver.promote()
+            return done
 
     async def _keep_error(self) -> None:
         error, self.failure = self.failure, b""

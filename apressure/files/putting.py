@@ -3,23 +3,38 @@
 A `.new` file, created with O_EXCL, reserves a name. Then all changes before it are read: does another message have the
 name, or a later one, and was there room? All processes see changes in the same order. So if two processes reserve the
 last place, both know which one was first. A rename that never overwrites drops the extension of a written message.
+
+A delayed message gets another name instead. When it is due, it gets the name that a put would give it then.
 """
 
 from __future__ import annotations
 
 import copy
 import errno
+import logging
+import math
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
+from apressure.core.due import Due
 from apressure.core.waiting import FULL, Wait
 from apressure.exceptions import QueueClosedError, StorageError
 from apressure.files.storage import names
 from apressure.files.storage.directory import Directory
 from apressure.files.storage.messages import contents
 from apressure.files.storage.store import Operation, Steps, Store
+from apressure.files.storage.watcher import Watcher
 from apressure.files.storage.writing import Reservation
 from apressure.items import Progress
+
+logger = logging.getLogger("apressure")
+
+_MOST_DUE: Final = 100
+"""How many delayed messages one operation brings into the queue."""
+
+_LATER: Final = 1_000_000
+"""Microseconds until the next try to bring delayed messages into the queue, after the file system refused."""
 
 
 class _Commit:
@@ -43,8 +58,10 @@ class Putter(Steps):
         self._last = -1
         self.count = 0
 
-    async def put(self, messages: list[bytes], progress: Progress) -> str | Wait:
+    async def put(self, messages: list[bytes], progress: Progress, due: Due | None = None) -> str | Wait:
         """Put messages, in order, as long as there is room (specification: New). What was put leaves the list.
+
+        With `due`, they wait until then outside of the line.
 
         Returns:
             The id of the last one; a `Wait` if there is no room for the next one.
@@ -60,6 +77,10 @@ class Putter(Steps):
             reserved = await self._reserve(messages)
             if not reserved:
                 return FULL
+            if due is not None:
+                when = due.at(math.ceil(self.store.time() * 1000))
+                for reservation in reserved:
+                    reservation.name = names.delayed_name(reservation.key, when)
             done, error = await self._commit(reserved)
             progress.accepted += done
             if error is not None:
@@ -69,14 +90,16 @@ class Putter(Steps):
             if not messages:
                 return names.id_of(reserved[-1].key)
 
-    async def _reserve(self, messages: Sequence[bytes]) -> list[Reservation]:
-        """Reserve names for the first of the messages; for none if there is no room."""
+    async def _reserve(self, messages: Sequence[bytes], inside: bool = False) -> list[Reservation]:
+        """Reserve names for the first of the messages; for none if there is no room.
+
+        With `inside`, they are in the queue already: they need no room, and the queue may be closed.
+        """
         index, own = self._index, self.store.own
         while True:
-            watcher = await self.store.refresh(create=True)
+            watcher = await (self.store.refresh(create=True) if inside else self._begin())
             ordered = watcher.ordered
-            self._check_open()
-            wanted, bound = len(messages), self.store.bound
+            wanted, bound = len(messages), 0 if inside else self.store.bound
             if bound:
                 wanted = min(wanted, index.room(bound), wanted if ordered else 1)
                 if wanted <= 0:
@@ -91,8 +114,9 @@ class Putter(Steps):
                     await self.store.refresh()
                 elif watcher.stale:
                     continue  # the kernel dropped notifications, so the order is unknown
-                self._check_open()  # consumers may have ended before they saw the reservation
-                kept, full = self._keep(reserved, ordered)
+                if not inside:
+                    self._check_open()  # consumers may have ended before they saw the reservation
+                kept, full = self._keep(reserved, ordered, bound)
                 if kept or full:
                     own.update(reservation.key for reservation in reserved[:kept])
                     return reserved[:kept]
@@ -104,6 +128,14 @@ class Putter(Steps):
                         await self._abandon(reserved[:kept])
                         raise
 
+    async def _begin(self) -> Watcher:
+        """Bring the index up to date, and what is due before what is put now."""
+        watcher = await self.store.refresh(create=True)
+        if self._index.delayed and await self.promote():
+            watcher = self.store.watcher
+        self._check_open()
+        return watcher
+
     def _check_open(self) -> None:
         if self._index.closed:
             name = self.settings.name
@@ -114,9 +146,9 @@ class Putter(Steps):
         self._forget(reserved)
         await self._worker.surely(self._directory.abandon, reserved)
 
-    def _keep(self, reserved: Sequence[Reservation], ordered: bool) -> tuple[int, bool]:
+    def _keep(self, reserved: Sequence[Reservation], ordered: bool, bound: int) -> tuple[int, bool]:
         """Return how many of the names may be used, the first ones, and whether the next one has no room."""
-        index, bound = self._index, self.store.bound
+        index = self._index
         for count, reservation in enumerate(reserved):
             key = reservation.key
             if index.filename_of(key) is not None or (ordered and key in index.behind):
@@ -186,6 +218,34 @@ class Putter(Steps):
             if done < count:
                 error = None  # the later ones were abandoned, and try again
             done = max(0, done - count)
+
+    async def promote(self) -> bool:
+        """Bring delayed messages whose time has come to the end of the line, some of them if there are many.
+
+        Names are reserved after the list of what is due was made, and given up as soon as another client has been
+        faster. So several clients together keep the order.
+
+        Returns:
+            Whether any were due.
+        """
+        index, store = self._index, self.store  # a listing replaces `index.delayed`
+        now = store.now
+        due = index.delayed.due(now, _MOST_DUE) if index.delayed.are_due(now) else []
+        if not due:
+            return False
+        try:
+            reserved = await self._reserve([b""] * len(due), inside=True)
+            try:
+                keys = [reservation.key for reservation in reserved]
+                for filename in await self._worker.do(self._directory.promote, due, keys, index.reasons):
+                    store.went(filename)
+            finally:
+                await self._abandon(reserved)
+        except StorageError as error:
+            index.delayed.hold(store.now + _LATER)
+            logger.warning("delayed messages stay delayed for now: %s", error)
+        await store.refresh()
+        return True
 
     async def adopt(self, other: Directory, filename: str) -> bool | None:
         """Move a dead letter of another queue to the end of this one.

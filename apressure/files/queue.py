@@ -29,6 +29,9 @@ class FileQueue(Administration[T]):
     order in which they were put, also when they come again. Constructing it does no I/O. `create` makes the queue with
     a bound; without it, the first put or receive makes the directory, for its owner only.
 
+    A delayed message (`put(delay=)`, `nack(delay=)`) is due by the clock of the machine; on a network file system, by
+    that of the machine whose client looks. It then joins the end of the line, and so has another id than before.
+
     Args:
         path: The queue's directory. It must not go up (`..`), and must not be a symbolic link.
         codec: What items are: None for bytes, `"text"`, `"json"`, `"msgpack"`, a class or pydantic model, or a codec.
@@ -92,14 +95,10 @@ class FileQueue(Administration[T]):
     # What is behind puts.
 
     async def _put_one(self, message: bytes, timeout: float | None, due: Due | None) -> str:
-        if due is not None:
-            raise NotImplementedError("TODO delays")
-        return await self._until(functools.partial(self._putter.put, [message], Progress()), timeout)
+        return await self._until(functools.partial(self._putter.put, [message], Progress(), due), timeout)
 
     async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:
-        if due is not None:
-            raise NotImplementedError("TODO delays")
-        await self._until(functools.partial(self._putter.put, chunk, progress), timeout)
+        await self._until(functools.partial(self._putter.put, chunk, progress, due), timeout)
 
     # What is behind receiving and getting.
 

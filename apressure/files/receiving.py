@@ -6,14 +6,15 @@ Messages whose lease has ended are requeued first. Then a rename takes the oldes
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
 from apressure import dead_letters, logs
 from apressure.core.waiting import EMPTY, Wait
-from apressure.exceptions import QueueClosedError, QueueDoesNotExistError, StorageError
+from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError, StorageError
 from apressure.files.storage import names
 from apressure.files.storage.directory import Back, Directory, NotAMessageError, Taken
 from apressure.files.storage.messages.contents import TooLargeError
@@ -49,13 +50,18 @@ class Got(NamedTuple):
 class Receiver(Steps):
     """Receives from a store.
 
+    Args:
+        store, operation: As for `Steps`.
+        promote: Brings delayed messages that are due into the queue.
+
     Attributes:
         received, deleted, dead_lettered: How many messages it has received, deleted, and moved to the dead letters.
         keeps_errors: Keep why messages failed.
     """
 
-    def __init__(self, store: Store, operation: Operation) -> None:
+    def __init__(self, store: Store, operation: Operation, promote: Callable[[], Awaitable[bool]]) -> None:
         super().__init__(store, operation)
+        self._promote = promote
         self._dead: Directory | None = None
         self._place = -1
         """The last id in the dead-letter queue that was not the message's own."""
@@ -85,9 +91,7 @@ class Receiver(Steps):
         got: list[Got] = []
         index, limit = self._index, self.settings.max_attempts
         try:
-            await self.store.refresh(create=True)
-            if index.in_flight:
-                await self._requeue_expired()
+            await self._begin()
             while len(got) < most and not index.paused and (key := index.head()) is not None:
                 message_id, until = names.id_of(key), self.store.time() + lease
                 filename = names.taken_name(key, until)
@@ -121,6 +125,14 @@ class Receiver(Steps):
             raise
         self.received += len(got)
         return got or self._nothing(idle)
+
+    async def _begin(self) -> None:
+        """Bring the index up to date, and back into the line what belongs there."""
+        await self.store.refresh(create=True)
+        if self._index.in_flight:
+            await self._requeue_expired()
+        if self._index.delayed:
+            await self._promote()
 
     def _nothing(self, idle: Callable[[], bool] | None) -> Wait:
         if self._index.paused:
@@ -250,6 +262,21 @@ class Receiver(Steps):
         if renamed:
             self.store.went(before)
         return renamed
+
+    async def delay(self, before: str, after: str) -> bool:
+        """Have a message in flight wait for its time. False if it is gone. Cancelled, it keeps its name."""
+        do = self._worker.in_thread if self.settings.fsync else self._worker.do
+        renamed = await do(
+            self._directory.delay, before, after, undo=lambda renamed: renamed and self._directory.rename(after, before)
+        )
+        if renamed:
+            self.store.went(before)
+        return renamed
+
+    async def promote(self) -> None:
+        """Bring delayed messages that are due into the queue, after a message was settled: that has been done."""
+        with contextlib.suppress(PressureError):
+            await self._promote()
 
     async def remove(self, filename: str) -> bool:
         """Delete the message of this name. False if it is gone."""

@@ -187,7 +187,7 @@ class Consumer(Generic[T]):
                 with contextlib.suppress(QueueDoesNotExistError) if late else contextlib.nullcontext():
                     await lease.leave()
                     # The queue is closed: what is in it now is what was given back, and nobody has done that work.
-                    if self._options.delete and finished and not (await self._engine.inspect())[1]:
+                    if self._options.delete and finished and await self._is_empty():
                         self._engine.held.pop("consumer", None)
                         await self._engine.delete(None)
             else:
@@ -197,6 +197,11 @@ class Consumer(Generic[T]):
         finally:
             self._current = None
             self._engine.held.pop("consumer", None)
+
+    async def _is_empty(self) -> bool:
+        """Whether nothing waits, and nothing is delayed."""
+        inspected = await self._engine.inspect()
+        return not (inspected[1] or inspected[9])
 
     async def _leave_quietly(self, lease: Lease) -> None:
         """The body's own exception is what the caller has to see; a lease that is lost gave everything back already."""

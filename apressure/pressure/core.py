@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from apressure import validation
@@ -162,9 +163,7 @@ class Core(LettersBeside[T], AnyQueue[T, "Delivery[T]", None], AsyncClosing, Gen
     # What is behind puts.
 
     async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:
-        if due is not None:
-            raise NotImplementedError("TODO delays")
-        await put_chunk(self._engine.put, chunk, timeout, progress)
+        await put_chunk(partial(self._engine.put, due=due), chunk, timeout, progress)
 
     # What is behind receiving and getting.
 

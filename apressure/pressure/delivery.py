@@ -62,7 +62,7 @@ class Delivery(Generic[T]):
     @property
     def can_delay(self) -> bool:
         """Whether `nack(delay=)` works."""
-        return False
+        return True
 
     async def ack(self) -> None:
         """Acknowledge the message: it is done with, and counted. Cancelled, it is acknowledged all the same.
@@ -103,11 +103,15 @@ class Delivery(Generic[T]):
             self._lease.state.unsettled.note_error(self._number, error)
 
     async def nack(self, error: BaseException | str | None = None, *, delay: float | None = None) -> None:
-        """Give the message back, first in line. Cancelled, it is given back all the same.
+        """Give the message back, first in line, or with `delay=` for its time. Cancelled, it goes back all the same.
+
+        A delayed message waits on the server, with its attempts: nobody holds the role, a lease or memory for it, and
+        the death of a process changes nothing. When it is due, it joins the end of the line.
 
         Args:
             error: Why; see `AsyncQueue.dead_letters`. None keeps no error of this attempt.
-            delay: Seconds until it is due, by the server's clock; at most ten years.
+            delay: Seconds until it is due, by the server's clock; at most ten years. After its last attempt there is
+                nothing to wait for: it goes to the dead letters.
 
         Of several that are given back one after the other, the last one comes first; those that are given back at the
         same time, or by the end of the block, keep their order.
@@ -115,13 +119,15 @@ class Delivery(Generic[T]):
         Raises:
             LeaseLostError: The lease had run out: the message has been given back already.
             RuntimeError: It was acknowledged or given back before.
-            TypeError: The error is neither an exception nor a text.
+            TypeError, ValueError: The error is neither an exception nor a text, or `delay` is invalid. The message
+                stays in flight.
         """
-        if due_of(delay, None) is not None:
-            raise NotImplementedError("TODO delays")
+        due = None if delay is None else due_of(delay, None)
         self._check()
         if error is not None:
             self.note_error(error)
+        if due is not None and not self._lease.state.is_last(self.attempts):
+            self._lease.state.unsettled.note_due(self._number, due)
         self._lease.settling.give_back(self._number)
         self.settled = True
         await self._lease.flush()

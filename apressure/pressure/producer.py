@@ -14,7 +14,7 @@ from apressure import logs, validation
 from apressure.concurrency import background
 from apressure.concurrency.deadline import within
 from apressure.concurrency.settle import set_result_once, wait_for_answer
-from apressure.core.due import due_of
+from apressure.core.due import Due, due_of
 from apressure.core.leases.clock import Term, since_boot
 from apressure.core.leases.renewal import Renewal
 from apressure.core.producer import AnyProducer
@@ -44,7 +44,7 @@ class Producer(AnyProducer[T, None]):
         super().__init__(queue, close)
         self._items = items
         self._engine = engine
-        self._send: Callable[[Put, float | None], Awaitable[None]]
+        self._send: Callable[..., Awaitable[None]]
         self._send = engine.put if exclusive is None else exclusive.put
         self._exclusive = exclusive
 
@@ -70,9 +70,8 @@ class Producer(AnyProducer[T, None]):
         queue = self._entered_queue()
         if deadline is not None:
             return await within(deadline, queue.name, self.put(item, timeout, delay=delay, at=at))
-        if due_of(delay, at) is not None:
-            raise NotImplementedError("TODO delays")
-        return await self._send(Put([self._items.encode(item)]), timeout)
+        due = None if delay is None and at is None else due_of(delay, at)
+        return await self._send(Put([self._items.encode(item)]), timeout, due=due)
 
     async def put_many(
         self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, delay: float | None = None,
@@ -82,9 +81,7 @@ class Producer(AnyProducer[T, None]):
         queue = self._entered_queue()
         if deadline is not None:
             return await within(deadline, queue.name, self.put_many(items, timeout, delay=delay, at=at))
-        if due_of(delay, at) is not None:
-            raise NotImplementedError("TODO delays")
-        return await queue.put_chunks(items, timeout, partial(put_chunk, self._send))
+        return await queue.put_chunks(items, timeout, partial(put_chunk, partial(self._send, due=due_of(delay, at))))
 
 
 class Exclusive:
@@ -132,7 +129,7 @@ class Exclusive:
         self._renewal.begin()
         logs.role("role_taken", scripted.name, "producer", self.token)
 
-    def put(self, put: Put, timeout: float | None) -> Awaitable[None]:
+    def put(self, put: Put, timeout: float | None, due: Due | None = None) -> Awaitable[None]:
         """Put under the lease."""
         validation.timeout(timeout)
         self._scripted.client.check()
@@ -140,7 +137,7 @@ class Exclusive:
             raise self._error
         if self._lane is None:
             raise RuntimeError("the producer's block has not begun, or has ended")
-        return self._lane.run(put, timeout, False)
+        return self._scripted.lane_of(put, due, self._lane, self.token).run(put, timeout, False)
 
     def stop(self) -> None:
         """Stop renewing the lease."""
@@ -164,7 +161,7 @@ class Exclusive:
             raise
         finally:
             if self._lane is not None:
-                scripted.put_lanes.discard(self._lane)
+                scripted.drop_lanes(self.token, self._lane)
                 self._lane = None
             self.stop()
             scripted.held.pop("producer", None)

@@ -117,11 +117,16 @@ class AsyncQueue(Core[T]):
     ) -> None:  # fmt: skip
         """Put an item, waiting while the queue is full or another client has the producer role (specification: Put).
 
+        With `delay=` or `at=`, it is delayed: consumers get it when it is due, by the server's clock, behind what waits
+        then. Until then it counts towards the bound, not as produced, and a closed queue waits for it. Clients of other
+        libraries do not see it, and their puts do not leave room for it.
+
         Args:
             item: The item; bytes, or what the codec takes.
             timeout: Seconds to wait for the queue at most; None to wait for ever, 0 for a single try. It does not limit
                 waits for the server: `retry_timeout` and `response_timeout` do.
-            force: Put it even when the queue is full ("extraordinary situations", says the specification).
+            force: Put it even when the queue is full ("extraordinary situations", says the specification), also with
+                `delay` or `at`.
             delay: Seconds after which it is due, from when the queue has accepted it; at most ten years.
             at: When it is due, with a time zone. A time that has passed is now.
             deadline: Seconds for the whole operation. It also holds when the server is down or frozen.
@@ -131,18 +136,19 @@ class AsyncQueue(Core[T]):
             QueueClosedError: It is closed. Nothing was put.
             QueueDoesNotExistError: It was never created, or was deleted meanwhile. Nothing was put.
             OutcomeUnknownError: The connection broke and could not be restored in time.
+            ScriptingRefusedError: It is delayed, and the queue has `scripting=False`.
             DeadlineError: The deadline passed. Nothing was put, unless it is a DeadlineOutcomeUnknownError: then the
                 item was sent, and may still be put.
-            TypeError, ValueError: The item cannot be encoded, or is too large. Nothing was put.
+            TypeError, ValueError: The item cannot be encoded, or is too large; `delay` or `at` is invalid. Nothing was
+                put.
 
         Cancelled while it waits, nothing was put. Cancelled while the step is on its way, it waits for the answer,
         then raises: the item is in the queue, or not. `timeout=` gives a certain answer.
         """
         if deadline is not None:
             return await within(deadline, self.name, self.put(item, timeout, force, delay=delay, at=at))
-        if due_of(delay, at) is not None:
-            raise NotImplementedError("TODO delays")
-        return await self._engine.put(Put([self._items.encode(item)]), timeout, force)
+        due = None if delay is None and at is None else due_of(delay, at)
+        return await self._engine.put(Put([self._items.encode(item)]), timeout, force, due)
 
     @with_deadline()
     async def put_many(
@@ -170,9 +176,8 @@ class AsyncQueue(Core[T]):
 
         Cancelled, the first of the items are in the queue, in order, and the others are not.
         """
-        if due_of(delay, at) is not None:
-            raise NotImplementedError("TODO delays")
-        return await self.put_chunks(items, timeout, partial(put_chunk, partial(self._engine.put, force=force)))
+        put = partial(self._engine.put, force=force, due=due_of(delay, at))
+        return await self.put_chunks(items, timeout, partial(put_chunk, put))
 
     def producer(
         self, close: bool = True, exclusive: bool = False, lease: float | None = None, timeout: float | None = None,

@@ -232,7 +232,7 @@ class Dispatcher(ABC):
     async def _give_back(self, deliveries: Sequence[Delivery[Any]], pause: float = 0.0) -> None:
         most = self._arguments.queue.max_attempts
         options: dict[str, Any] = {"delay": pause} if pause else {}
-        for each in reversed(deliveries):  # the last one that goes back comes first
+        for each in deliveries if pause else reversed(deliveries):  # the last one that goes back now comes first
             with contextlib.suppress(PressureError):
                 await each.nack(**options)
                 last = most is not None and each.attempts >= most

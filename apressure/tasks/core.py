@@ -120,7 +120,7 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
         status: Status = await self._existing()
         waiting = self._puts.waiting, self._reservations.waiting
         return TaskStatistics(
-            **figures(self.name, status, waiting, self._waits.blocked, self.steps.counts),
+            **figures(self.name, status, waiting, self._waits.blocked, self.steps.counts.fields()),
             scheduled=status.scheduled,
             in_flight=max(status.leased, status.reserved),
             started=status.started,

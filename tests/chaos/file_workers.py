@@ -54,6 +54,25 @@ async def receive_many(queue: FileQueue[bytes], _: str, log: Log) -> None:
             await acknowledge(one, log)
 
 
+async def retry(queue: FileQueue[bytes], _: str, log: Log) -> None:
+    """Each message is delayed for a moment when it comes for the first time."""
+    while True:
+        one = await queue.receive()
+        log(f"got {one.raw.decode()} {one.attempts}")
+        await asyncio.sleep(0.001)
+        if one.attempts > 1:
+            await acknowledge(one, log)
+        else:
+            with contextlib.suppress(LeaseLostError):
+                await one.nack(delay=0.02)
+
+
+async def put_later(queue: FileQueue[bytes], tag: str, log: Log) -> None:
+    for number in itertools.count():
+        await queue.put(message(tag, number), delay=0.02)
+        log(f"put {tag}:{number}:")
+
+
 async def until_closed(queue: FileQueue[bytes], tag: str, log: Log) -> None:
     with contextlib.suppress(QueueClosedError):
         await put(queue, tag, log)
@@ -94,6 +113,7 @@ KINDS: Final[dict[str, tuple[Callable[[FileQueue[bytes], str, Log], Awaitable[No
     "publish_many": (put_many, {"fsync": False}),
     "fsync": (put_many, {"fsync": True}),
     "listed": (put, {"fsync": False, "notify": False, "poll_interval": 0.01}),
+    "publish_later": (put_later, {"fsync": False}),
     "until_closed": (until_closed, {"fsync": False}),
     "until_closed_listed": (until_closed, {"fsync": False, "notify": False, "poll_interval": 0.01}),
     "drain": (drain, {}),
@@ -102,6 +122,7 @@ KINDS: Final[dict[str, tuple[Callable[[FileQueue[bytes], str, Log], Awaitable[No
     "create_and_delete_for_ever": (create_and_delete_for_ever, {}),
     "receive": (receive, {}),
     "receive_many": (receive_many, {}),
+    "retry": (retry, {}),
     "receive_listed": (receive, {"notify": False, "poll_interval": 0.01}),
 }
 

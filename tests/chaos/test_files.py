@@ -16,9 +16,14 @@ from tests.chaos.support import PATIENCE, Account, Recorder, Row, no_complaints,
 from tests.chaos.test_kill import Note, kill_in_turn, notes, nursery
 from tests.integration.files.conftest import listing
 
-PUBLISHERS = {"publish": often(60, 10), "publish_many": often(60, 10), "fsync": often(60, 10), "listed": often(20, 5)}
-CONSUMERS = {"receive": often(90, 10), "receive_many": often(90, 10), "receive_listed": often(20, 5)}
-IN_FLIGHT = {"publish": 1, "publish_many": MANY, "fsync": MANY, "listed": 1}
+PUBLISHERS = {
+    "publish": often(60, 10), "publish_many": often(60, 10), "publish_later": often(60, 10), "fsync": often(60, 10),
+    "listed": often(20, 5),
+}  # fmt: skip
+CONSUMERS = {
+    "receive": often(90, 10), "receive_many": often(90, 10), "retry": often(90, 10), "receive_listed": often(20, 5),
+}  # fmt: skip
+IN_FLIGHT = {"publish": 1, "publish_many": MANY, "publish_later": 1, "fsync": MANY, "listed": 1}
 CAPACITY = 40
 
 pytestmark = pytest.mark.timeout(often(120, 20))
@@ -43,7 +48,7 @@ async def publishers_die(directory: Path, hatchery: str, kind: str, times: int, 
             try:
                 message = await queue.receive(timeout=0.1)
             except QueueEmptyError:
-                if done.is_set():
+                if done.is_set() and not (await queue.statistics()).delayed:
                     return
                 continue
             account.handed_out(message.raw, message.attempts)
@@ -99,7 +104,7 @@ async def consumers_die(directory: Path, hatchery: str, kind: str, times: int, r
         await asyncio.wait((feeding,))
         account.perhaps([f"feeder:{account._next['feeder'] - 10 + i}:".encode() for i in range(10)])
         async with asyncio.timeout(PATIENCE):
-            while (seen := await queue.statistics()).length or seen.in_flight:
+            while (seen := await queue.statistics()).length or seen.in_flight or seen.delayed:
                 with contextlib.suppress(QueueEmptyError):
                     message = await queue.receive(timeout=0.1)
                     rest.append(("got", message.raw, message.attempts))

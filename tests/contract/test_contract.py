@@ -16,7 +16,7 @@ from apressure.testing.contract import DeadLetterContract, DelayContract, Opener
 from tests.integration.files.conftest import MODES
 
 
-class TestAsyncQueue(QueueContract, DeadLetterContract, PauseContract):
+class TestAsyncQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -38,7 +38,7 @@ class Together(AsyncQueue[bytes]):
         return super().consumer(*arguments, **{"shared": True, **options})
 
 
-class TestSharedConsumer(QueueContract, DeadLetterContract, PauseContract):
+class TestSharedConsumer(QueueContract, DeadLetterContract, PauseContract, DelayContract):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -67,7 +67,7 @@ class TestEventQueue(QueueContract, DeadLetterContract, PauseContract, DelayCont
                 await queue.delete()
 
 
-class TestFakeRedis(QueueContract, DeadLetterContract, PauseContract):
+class TestFakeRedis(QueueContract, DeadLetterContract, PauseContract, DelayContract):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
         server = fakeredis.FakeServer()
@@ -120,7 +120,7 @@ class TestFakeRedisTasks(QueueContract, DeadLetterContract, PauseContract, Delay
             yield open_queue
 
 
-class TestFileQueue(QueueContract, DeadLetterContract, PauseContract):
+class TestFileQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract):
     @pytest.fixture(params=MODES)
     async def open_queue(self, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:

@@ -161,6 +161,7 @@ async def produce(stage: Stage) -> None:
         stage.leave_a_dead_claim("producer")
         await queue.put(b"force", force=True)
         assert await owner.get_many(10) == [b"a", b"b", b"force"]
+        await delay(stage)
         async with owner.producer(exclusive=True, close=False):
             with contextlib.suppress(QueueInUseError):
                 await queue.put(b"x", timeout=0)
@@ -190,6 +191,18 @@ async def produce(stage: Stage) -> None:
     await too_late(stage, lambda: queue.put(b"x"))
 
 
+async def delay(stage: Stage) -> None:
+    """What a producer does with delayed messages, of others, too."""
+    queue, owner = stage.queue, stage.owner
+    await queue.put(b"later", delay=60)
+    await queue.put(b"soon", delay=0.01)
+    await look(queue)
+    await asyncio.sleep(0.05)
+    await queue.put(b"now", force=True)
+    assert await owner.get_many(9) == [b"soon", b"now"]
+    assert await owner.purge() == 1
+
+
 async def consume(stage: Stage) -> None:
     """Everything that a consumer does."""
     queue, owner = stage.queue, stage.owner
@@ -217,6 +230,13 @@ async def consume(stage: Stage) -> None:
         assert await stage.lose_a_reply("give_back", [b"", b"0"]) == 1
         assert await queue.get_many(9) == [b"0"]
         await die_of_it(stage)
+        await owner.put(b"again")
+        await (await queue.receive()).nack(delay=0.01)
+        await asyncio.sleep(0.05)
+        assert await queue.get() == b"again"
+        await owner.put(b"later", delay=60)
+        await look(queue)
+        assert await queue.purge() == 1
         await owner.pause()
         await owner.put(b"4")
         assert await stage.while_waiting(queue.get(), owner.resume) == b"4"
@@ -299,6 +319,11 @@ async def operate(stage: Stage) -> None:
         stage.db.delete(*stage.db.keys(f"{OURS}:redelivered.damaged-*"))
         await queue.delete()
         await queue.create(bound=2)
+        await owner.put(b"later", delay=60)
+        await look(queue)
+        stage.db.zadd(f"{OURS}:delayed", {"strange": 1})
+        await recovery.repair(queue, patience=0.02)
+        assert await queue.purge() == 2
         assert await queue.pause()
         assert await queue.resume()
         async with contextlib.AsyncExitStack() as stack:
@@ -348,6 +373,8 @@ async def monitor(stage: Stage) -> None:
     if stage.queue.client.settings.scripting:
         async with stage.owner.consumer(shared=True):
             assert len((await stage.queue.statistics()).members) == 1
+        await stage.owner.put(b"later", delay=60)
+        assert (await stage.queue.statistics()).delayed == 1
 
 
 async def die_of_it(stage: Stage, client: Client | None = None) -> None:

@@ -15,6 +15,7 @@ NAMES = st.one_of(
     KEYS.map(names.id_of),
     KEYS.map(names.new_name),
     st.tuples(KEYS, st.integers(1, 5)).map(lambda pair: f"{names.id_of(pair[0])}.{pair[1]}"),
+    st.tuples(KEYS, st.integers(1, 5)).map(lambda pair: names.delayed_name(*pair)),
     st.just("README"),
     st.sampled_from(
         [".queue-v1-closed", ".queue-v1-bound-3", ".queue-v1-bound-20", ".queue-v2-else", ".queue-v1-bound-x"]
@@ -28,6 +29,7 @@ def check(index: Index, there: dict[str, None]) -> None:
     ready = sorted(name.key for name in parsed.values() if name and name.state == "ready")
     taken = {text: name for text, name in parsed.items() if name and name.state == "taken"}
     new = [name.key for name in parsed.values() if name and name.state == "new"]
+    later = sorted((name.expires, name.key, text) for text, name in parsed.items() if name and name.state == "later")
     assert index.waiting == len(ready)
     assert index.in_flight == len(taken)
     assert index.head() == (ready[0] if ready else None)
@@ -39,7 +41,15 @@ def check(index: Index, there: dict[str, None]) -> None:
     if expiry is not None:
         assert expiry[0] == min(name.expires for name in taken.values())
         assert expiry[1] in taken
-    assert index.room(50) == 50 - len(ready) - len(taken) - len(new)
+    assert index.room(50) == 50 - len(ready) - len(taken) - len(new) - len(later)
+    assert len(index.delayed) == len(later)
+    assert index.delayed.names() == [text for _, _, text in later]
+    assert index.delayed.next_due() == (later[0][0] if later else None)
+    for now in (0, 1000, 3000, 5000):
+        for most in (1, 3, 100):
+            due = [(text, key) for when, key, text in later if when <= now]
+            assert index.delayed.due(now, most) == due[:most]
+    assert index.drained == (index.closed and not (ready or new or later))
     assert index.empty == (not ready and not taken)
     for key in ready:
         assert index.filename_of(key) == names.id_of(key)
@@ -122,5 +132,8 @@ def test_heaps_do_not_grow_with_what_has_gone() -> None:
         index.discard(f"{number}")
         index.add(f"{number}.{number}", 0)
         index.discard(f"{number}.{number}")
+        index.add(f".queue-later-{number}-{number}", 0)
+        index.discard(f".queue-later-{number}-{number}")
     assert len(index._line) < 200
+    assert len(index.delayed._line) < 200
     assert len(index._expiries) < 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import ItemsView
 from typing import Any
 
 import pytest
@@ -15,6 +16,12 @@ from tests.property.usual import FAR, UsualCase, answer_of, mostly
 KEYS = Keys("__pressure__", "jobs")
 NAMES = [key.decode() for key in (*KEYS.for_script("series"), *KEYS.line())]
 DAY = 86_400_000
+
+
+def rarely(*values: Any) -> st.SearchStrategy[Any]:
+    """Mostly nothing, so that the usual case stays usual."""
+    return st.integers(0, 19).flatmap(lambda number: st.just(None) if number else st.sampled_from(values))
+
 
 tokens = mostly(["1"], None, ["1", "1"])
 counter = mostly("5", None, "0", "05", "-3", "x", "", "9" * 18, "9" * 19, "9" * 21)
@@ -43,6 +50,9 @@ values: list[st.SearchStrategy[Any]] = [
     mostly(None, {"1": "2:apart"}, {"1": "apart"}, {"x": "1:apart", "nan": "x:", "2": ""}),
     mostly(None, ["1:x"], ["x", "1:", ":", "-1:x", "inf:x"]),
     mostly(None, "1:another", ["x"]),  # paused
+    rarely(dict.fromkeys(("a:1:0:0:due", "a:1:1:2:bb", "x"), 1.0).items(), {"a:1:0:0:later": FAR}.items(), "x"),
+    rarely("1000000000", "x", ["x"]),  # popped
+    *[rarely(["1"], "x")] * 2,  # sooner, room
     st.sampled_from([None, "1:1", "6:2"]) | mostly("6:1", "7:3", "7:0", "8:1", ":", "x"),
 ]
 states = st.tuples(*values)
@@ -74,7 +84,9 @@ def write(db: redis.Redis, state: tuple[Any, ...]) -> None:
     pipe = db.pipeline(transaction=False)
     pipe.flushdb()
     for name, value in zip(NAMES, state, strict=False):
-        if isinstance(value, list) and value:
+        if isinstance(value, ItemsView):
+            pipe.zadd(name, dict(value))
+        elif isinstance(value, list) and value:
             pipe.rpush(name, *value)
         elif isinstance(value, dict):
             pipe.hset(name, mapping=value)
@@ -87,7 +99,8 @@ READ = """
 local found = {}
 for i, key in ipairs(redis.call('KEYS', '*')) do
   local kind = redis.call('TYPE', key).ok
-  local command = ({list = {'LRANGE', key, 0, -1}, hash = {'HGETALL', key}})[kind] or {'GET', key}
+  local commands = {list = {'LRANGE', key, 0, -1}, hash = {'HGETALL', key}, zset = {'ZRANGE', key, 0, -1}}
+  local command = commands[kind] or {'GET', key}
   found[i] = {key, kind, redis.call(unpack(command)), redis.call('PTTL', key)}
 end
 return found"""
@@ -123,6 +136,8 @@ def run(db: redis.Redis, source: str, state: tuple[Any, ...], arguments: list[An
             told[3] = "the rest of a lease"
         elif told[0] == b"turn":
             told[1] = "the rest of a watch"
+        elif told[0] in (b"watch", b"empty", b"draining") and len(told) > 2 and told[2] > 0:
+            told[2] = "the rest of a delay"
         elif told[0] == b"ok":
             told[1] = [message for portion in told[1] for message in portion]
     return answer, read(db)
@@ -133,7 +148,7 @@ def test_a_usual_case_does_what_its_step_does(url: str, name: str) -> None:
     UsualCase(script(name), run).in_any(url, *STEPS[name], examples=400)
 
 
-USUAL: list[Any] = [["b", "a"], "5", "me", "me", ["1"], ["1"], "5", "5", "5", "5", ["1"], *[None] * 11, "6:1"]
+USUAL: list[Any] = [["b", "a"], "5", "me", "me", ["1"], ["1"], "5", "5", "5", "5", ["1"], *[None] * 15, "6:1"]
 USUAL_OF = {
     "put": USUAL,
     "get": [*USUAL, None, None],
@@ -170,8 +185,10 @@ CHANGES: dict[int, tuple[Any, ...]] = {
     14: (["1"],), 15: (["1"],), 16: ("1", str(FAR)), 17: ("1", str(FAR)),
     18: (["x"], ["e", "dd", "ccc"]), 19: ({"1": "2:x"}, {"1": "x", "x": "1"}), 20: (["1:x"], ["x"]),
     21: ("1:other", ["x"]),
-    22: (None, "", ":", "x", "7:0", "7:1", "8:1", "6:", "6:x", "10:1"),
-    23: (["1"], "x"), 24: ({"id": "here"}, *watches),
+    22: ({"a:1:0:0:due": 1.0}.items(), {"a:1:0:3:due": 1.0}.items(), {"a:1:0:0:later": FAR}.items(), "x"),
+    23: ("1000000000", "x"), 24: (["1"], "x"), 25: (["1"], "x"),
+    26: (None, "", ":", "x", "7:0", "7:1", "8:1", "6:", "6:x", "10:1"),
+    27: (["1"], "x"), 28: ({"id": "here"}, *watches),
 }  # fmt: skip
 PUT, GET = ["me", 7, 0, 0, "", 0, "x"], ["me", 0, 1, "", "here"]
 RECEIVE = ["me", "mine", 0, 0, 1, 5000, 4, 0, 7, 0, 2, 2, 3]

@@ -33,6 +33,8 @@ def time_of(number: int) -> int:
         # and what consumed a message of ours, in its own unit
         ("1415776871123.1415776879654321", FileName(2 * 1415776871123000, "taken", 1415776879654321)),
         ("0", FileName(0, "ready")),
+        (".queue-later-1415776880000-1415776871123", FileName(2 * 1415776871123000, "later", 1415776880000000)),
+        (".queue-later-5-1415776871123456", FileName(2 * 1415776871123456 + 1, "later", 5000)),
     ],
 )
 def test_names_of_messages(filename: str, meaning: FileName) -> None:
@@ -45,6 +47,8 @@ def test_names_of_messages(filename: str, meaning: FileName) -> None:
         "", ".", "..", ".new", "new", "a", "1a", "1.", "1.New", "1.new.new", "1.2.3.4", "1.2.", "1..2", "01", "-1",
         "+1", " 1", "1 ", "1_000", "1\n", "1.new\n", "1.2\n", "\u0661", "\u00b2", "1.\u0662", "1" * 18, "1." + "1" * 18,
         "../1", "/1", "1/2", "1e5", "0x1", "1.new~", "1.-5", "1.2.1234567",
+        ".queue-later-", ".queue-later-1", ".queue-later-1-", ".queue-later-1-01", ".queue-later-x-1",
+        ".queue-later-1-1.new", f".queue-later-{10**14}-1", ".queue-later-1-1\n", ".queue-v1-later-1", "queue-later-1",
     ],
 )  # fmt: skip
 def test_names_of_other_files(filename: str) -> None:
@@ -55,7 +59,7 @@ def test_names_of_other_files(filename: str) -> None:
 @example("1.2.new")
 def test_any_text_is_a_message_only_if_it_is_digits(text: str) -> None:
     name = names.parse(text)
-    if name is not None:
+    if name is not None and name.state != "later":
         assert set(text) <= set("0123456789.new")
         assert names.id_of(name.key) == text.partition(".")[0]
 
@@ -77,6 +81,13 @@ def test_keys_sort_by_time_in_both_units(one: int, other: int) -> None:
     if time_of(one) != time_of(other):
         assert (first < second) == (time_of(one) < time_of(other))
     assert (first == second) == (one == other)
+
+
+@given(IDS, st.integers(0, names.FIRST_MICROSECONDS - 1))
+def test_the_name_of_a_delayed_message_says_when_it_is_due(number: int, due: int) -> None:
+    key = names.key_of(str(number))
+    assert key is not None
+    assert names.parse(names.delayed_name(key, due)) == FileName(key, "later", due * 1000)
 
 
 def test_numbers_sort_as_numbers() -> None:

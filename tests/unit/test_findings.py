@@ -43,8 +43,9 @@ def look(changes: dict[bytes, tuple[str, int, bytes] | None], mark: str = "1", *
             more.get("producer", nobody),
             more.get("consumer", nobody),
             more.get("collision", 0),
-            *more.get("foreign", (0, 0)),
+            *more.get("foreign", (0, 0, 0))[:2],
             more.get("members", []),
+            more.get("foreign", (0, 0, 0))[2],
         ],
     )
 
@@ -111,10 +112,11 @@ def test_a_lease_that_somebody_else_wrote_into() -> None:
 
 
 def test_entries_of_somebody_else() -> None:
-    (apart, redelivered) = diagnose(None, look({}, foreign=(1, 2)))
+    (apart, redelivered, delayed) = diagnose(None, look({}, foreign=(1, 2, 3)))
     assert (apart.kind, redelivered.kind) == ("foreign_entry", "foreign_entry")
     assert ("1 entries" in apart.text, "first in line" in apart.advice) == (True, True)
     assert ("2 entries" in redelivered.text, "away" in redelivered.advice) == (True, True)
+    assert ("3 entries" in delayed.text, "last in line" in delayed.advice) == (True, True)
 
 
 @pytest.mark.parametrize("text", [b"x", b"", b"-", b"1.0", b"01", b"-0", b" 1", b"1\n", b"9" * 19])

@@ -115,6 +115,10 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
         lambda steps, series: steps.put(series, [b"m1", b"m2"], TOKEN, True, ignore),
         {b"UID": "uid", b"HELD-P": "was claimed", TOKEN: "lease token", b"m1": "messages"},
     ),
+    "delay": (
+        lambda steps, series: steps.delay(series, [(b"m1", b"60"), (b"m2", b"@61")], HELD, TOKEN, True, ignore),
+        {b"UID": "uid", HELD: "was claimed", TOKEN: "lease token", b"m1": "messages"},
+    ),
     "get": (
         lambda steps, series: steps.get(series, 17, PLACE, ignore),
         {b"UID": "uid", b"HELD-C": "was claimed", 17: "most messages", PLACE: "place"},
@@ -277,8 +281,8 @@ async def test_a_step_sends_the_keys_of_the_prelude(name: str) -> None:
             r":?\b(\w+)(?:,|$)", header(name)["KEYS"].partition("wait: ")[2].replace("the messages, ", "")
         )
         return
-    series = sent_keys[22].rpartition(b":")[2].decode()
-    assert sent_keys[:23] == keys.for_script(series)
+    series = sent_keys[26].rpartition(b":")[2].decode()
+    assert sent_keys[:27] == keys.for_script(series)
     more = {
         "create": keys.collisions(),
         "finish_delete": (keys.reasons, *keys.counters),
@@ -294,9 +298,9 @@ async def test_a_step_sends_the_keys_of_the_prelude(name: str) -> None:
         **dict.fromkeys(("begin_delete", "pause", "resume"), (keys.resumed,)),
     }
     if name == "give_back":
-        more[name] = (keys.operation(sent_keys[23].rpartition(b":")[2].decode()),)
-        assert sent_keys[23] != sent_keys[22]  # the record of the get is not that of the step itself
-    assert sent_keys[23:] == more.get(name, ())
+        more[name] = (keys.operation(sent_keys[27].rpartition(b":")[2].decode()),)
+        assert sent_keys[27] != sent_keys[26]  # the record of the get is not that of the step itself
+    assert sent_keys[27:] == more.get(name, ())
 
 
 @each

@@ -48,6 +48,8 @@ class Waiter:
         seconds: How long one blocking command lasts.
         on_unwanted: Called when something came and no task waited any more.
         patient: Block again when a command has lasted its time, without waking the tasks.
+        spare: The tasks can do without, since something else wakes them later: where no connection is left, or the user
+            lacks a right, it does not wait, and its connection is given up for one that is needed.
     """
 
     def __init__(
@@ -58,6 +60,8 @@ class Waiter:
         seconds: int = SLICE,
         on_unwanted: Callable[[], None] | None = None,
         patient: bool = False,
+        *,
+        spare: bool = False,
     ) -> None:
         self._node = node
         self._claims = source != destination
@@ -67,6 +71,7 @@ class Waiter:
             self._command = [b"BRPOP", source, seconds]
         self._on_unwanted = on_unwanted
         self._patient = patient
+        self._spare = spare
         self._channel: Channel | None = None
         connect = functools.partial(node.connect, seconds + node.settings.response_timeout)
         self._opening = background.Shared(
@@ -125,8 +130,8 @@ class Waiter:
             asyncio.get_running_loop().call_later(self._node.settings.response_timeout, end)
 
     def close_if_idle(self) -> bool:
-        """Close the connection if no task waits here, and return whether there was one."""
-        idle = self.idle and self.connected
+        """Close the connection if no task waits here, or needs to, and return whether there was one."""
+        idle = (self.idle or self._spare) and self.connected
         if idle:
             self.close()
         return idle
@@ -154,7 +159,8 @@ class Waiter:
 
     def _opened(self, outcome: Channel | Exception | None) -> None:
         if isinstance(outcome, Exception):
-            self._wake(outcome)
+            if not self._spare:
+                self._wake(outcome)
         elif outcome is not None:
             self._channel = outcome
             if self._watchers and self._outstanding is None:
@@ -169,7 +175,8 @@ class Waiter:
             return
         self._failures = 0
         if isinstance(reply, Exception):
-            self._wake(reply)
+            if not self._spare:
+                self._wake(reply)
             return
         if reply is None and self._patient and self.watched:
             self._block()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from apressure.connection.moves import nothing_put, too_many
-from apressure.core.errors import closed, damaged, missing
+from apressure.core.errors import refusal
 from apressure.core.waiting import Reason, Wait
 from apressure.exceptions import DuplicateEventError, DurabilityError
 from apressure.logs import Told
@@ -134,16 +134,12 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:  # noqa: PLR0912 (o
             )  # fmt: skip
         case b"healed":
             return answer[1], answer[2] if answer[2] >= 0 else None
-        case b"closed":
-            return closed(name)
-        case b"missing":
-            return missing(name, "the URL and the prefix")
+        case b"closed" | b"missing" | b"corrupt":
+            return refusal(answer, name, "the URL and the prefix")
         case b"large":
             return too_many(name, answer[1])
         case b"lost":
             return nothing_put(name)
-        case b"corrupt":
-            return damaged(name, answer[1])
         case _:
             return answer
 

@@ -11,7 +11,7 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -189,6 +189,41 @@ class Directory(Writing):
                 return self._rename(filename, filename.partition(".")[0])
             except FileExistsError:
                 return None
+
+    def delay(self, before: str, after: str) -> bool:
+        """Make a message in flight a delayed one, on the disk, too. The results are those of `rename`."""
+        renamed = self.rename(before, after)
+        if renamed and self.fsync:
+            with self.errors("change"):
+                os.fsync(self._fd)
+        return renamed
+
+    def promote(self, due: Sequence[tuple[str, int]], keys: Sequence[int], reasons_of: Container[int]) -> list[str]:
+        """Make delayed messages wait in the queue, in order, until another client has been faster.
+
+        Args:
+            due: Their names and keys.
+            keys: Reserved names, one for each.
+            reasons_of: The keys for which a file says why their message failed.
+
+        Returns:
+            The names that are gone, or that no message has.
+        """
+        gone: list[str] = []
+        with self.errors("receive from"):
+            for (filename, before), key in zip(due, keys, strict=False):
+                status = self.status(filename)
+                is_message = status is not None and stat.S_ISREG(status.st_mode)
+                try:
+                    renamed = is_message and self._rename(filename, id_of(key))
+                except FileExistsError:  # named by a client whose clock is wrong
+                    break
+                gone.append(filename)
+                if not renamed:  # what the other client has made due comes first: reserve later names
+                    break
+                if before in reasons_of:
+                    reasons.follow(self._fd, id_of(before), id_of(key))
+        return gone
 
     def put_back(self, taken: Sequence[Back]) -> None:
         """Give messages back. One that cannot be given back comes again when its lease ends.

@@ -1,4 +1,4 @@
-"""An index of the directory, in memory: the next message, the next lease to end, and how many messages there are.
+"""An index of the directory, in memory: the next message, the next lease to end, the next delayed message, and numbers.
 
 The rule of this module: no I/O. It is told names that appeared and names that went, in order; a name may be told twice.
 It may be out of date: then an operation on a file that it names finds no file.
@@ -11,7 +11,8 @@ import itertools
 from collections.abc import Iterable
 
 from apressure.files.storage import names
-from apressure.files.storage.names import NEW, READY, FileName, id_of, key_of, parse
+from apressure.files.storage.delayed import Delayed
+from apressure.files.storage.names import LATER, NEW, READY, FileName, id_of, key_of, parse
 
 _SLACK = 64
 """A heap is rebuilt when it has more entries than twice the current ones and this number."""
@@ -54,6 +55,7 @@ class Index(State):
         unfinished: Messages that are being written, in the order in which they appeared, and when each appeared.
         behind: Those of them that appeared after a newer message, or after another one of that name.
         reasons: The keys for which a file says why their message failed. The message may be gone.
+        delayed: The messages that wait for their time.
     """
 
     def __init__(self) -> None:
@@ -62,6 +64,7 @@ class Index(State):
         self.unfinished: dict[int, float] = {}
         self.behind: set[int] = set()
         self.reasons: set[int] = set()
+        self.delayed = Delayed()
         self._ready: set[int] = set()
         self._line: list[int] = []
         """A heap of the keys that wait, and of some that no longer do."""
@@ -86,6 +89,7 @@ class Index(State):
             listed.unfinished[key] = self.unfinished[key]
         listed.newest = max(listed.newest, self.newest)
         listed.closed |= self.closed
+        listed.delayed.hold(self.delayed.held)
         vars(self).update(vars(listed))
 
     def clear(self) -> None:
@@ -110,6 +114,8 @@ class Index(State):
                 self.unfinished[key] = now
                 if key <= self.newest:
                     self.behind.add(key)
+        elif state == LATER:
+            self.delayed.add(filename, name)
         elif filename not in self._taken:
             self._taken[filename] = name
             self._names[key] = filename
@@ -127,6 +133,8 @@ class Index(State):
             self._ready.discard(name.key)
         elif name.state == NEW:
             self.finished(name.key)
+        elif name.state == LATER:
+            self.delayed.discard(filename, name)
         elif self._taken.pop(filename, None) and self._names.get(name.key) == filename:
             del self._names[name.key]
 
@@ -157,6 +165,11 @@ class Index(State):
         """Whether no message waits or is in flight."""
         return not (self._ready or self._taken)
 
+    @property
+    def drained(self) -> bool:
+        """Whether the queue is closed, and nothing waits or is delayed. Messages in flight may come back."""
+        return self.closed and not (self._ready or self.unfinished or self.delayed)
+
     def head(self) -> int | None:
         """Return the oldest message that waits; None if none does."""
         while self._line:
@@ -181,7 +194,7 @@ class Index(State):
 
     def filename_of(self, key: int) -> str | None:
         """Return a message's present name; None if it is gone, or not finished."""
-        return id_of(key) if key in self._ready else self._names.get(key)
+        return id_of(key) if key in self._ready else self._names.get(key) or self.delayed.filename_of(key)
 
     def orphans(self) -> set[int]:
         """Return the keys for which there is a reason and no message. The cost grows with the number of reasons."""
@@ -213,7 +226,7 @@ class Index(State):
                 first ones get the room. None for the room that there is now.
             ordered: Whether that order is known. Otherwise all others count.
         """
-        free = bound - len(self._ready) - len(self._taken)
+        free = bound - len(self._ready) - len(self._taken) - len(self.delayed)
         ahead = len(self.unfinished)
         if not ordered:
             ahead -= reserved in self.unfinished

@@ -6,6 +6,10 @@ The rule of this module: no I/O, and only digits name a message. The specificati
 * `1415776871123`: one that waits ("Ready"),
 * `1415776871123.1415776879654`: one in flight, and when its lease ends.
 
+A delayed message has a name that other clients ignore: `.queue-later-1415776880000-1415776871123` is due then, in
+milliseconds, and had the second number as its name before. Older versions of apressure do not delete a queue that
+contains one.
+
 Numbers are unix timestamps: below 10**14 in milliseconds (until the year 5138), as in the document, and otherwise in
 microseconds (from 1973 on), as vsqs 0.3 writes them.
 
@@ -36,6 +40,7 @@ _LONGEST: Final = 255
 
 NEW: Final = "new"
 READY: Final = "ready"
+LATER: Final = "later"
 
 PREFIX: Final = ".queue-v"
 """The start of the names of all state files. The version of the format follows."""
@@ -44,6 +49,8 @@ CLOSED: Final = ".queue-v1-closed"
 PAUSED: Final = ".queue-v1-paused"
 REASON: Final = ".queue-v1-reason-"
 """The start of the names of files that are no state: they say why a message failed. Its id follows; see `reasons`."""
+
+_DELAYED: Final = re.compile(r"\.queue-later-([0-9]{1,14})-([0-9]{1,17})", re.ASCII)
 
 STAGED: Final = ".queue-staged-"
 """The start of the names of directories, beside queues, that are being created or deleted."""
@@ -57,12 +64,12 @@ class FileName(NamedTuple):
 
     Attributes:
         key: The message.
-        state: Which of the three states.
-        expires: When its lease ends, in microseconds since 1970; 0 if it is not in flight.
+        state: Which of the three states, or delayed ("later").
+        expires: When its lease ends, or its delay, in microseconds since 1970; 0 for other states.
     """
 
     key: int
-    state: Literal["new", "ready", "taken"]
+    state: Literal["new", "ready", "taken", "later"]
     expires: int = 0
 
 
@@ -72,7 +79,7 @@ def parse(filename: str) -> FileName | None:
     number, dot, extension = filename.partition(".")
     key = key_of(number)
     if key is None:
-        return None
+        return None if number else _parse_delayed(filename)
     if not dot:
         return FileName(key, READY)
     if extension == NEW:
@@ -82,6 +89,12 @@ def parse(filename: str) -> FileName | None:
         return None
     expires = int(matched[1])
     return FileName(key, "taken", expires if expires >= FIRST_MICROSECONDS else expires * 1000)
+
+
+def _parse_delayed(filename: str) -> FileName | None:
+    matched = _DELAYED.fullmatch(filename)
+    key = None if matched is None else key_of(matched[2])
+    return None if matched is None or key is None else FileName(key, LATER, int(matched[1]) * 1000)
 
 
 def key_of(number: str) -> int | None:
@@ -140,6 +153,11 @@ def taken_name(key: int, until: float) -> str:
     if key & 1:
         return f"{key >> 1}.{min(max(int(until * 1_000_000), FIRST_MICROSECONDS), _END - 1)}"
     return f"{key // 2000}.{min(max(int(until * 1000), 0), FIRST_MICROSECONDS - 1)}"
+
+
+def delayed_name(key: int, due: int) -> str:
+    """Return the name of a message that waits until then, in milliseconds since 1970."""
+    return f".queue-later-{min(max(due, 0), FIRST_MICROSECONDS - 1)}-{id_of(key)}"
 
 
 def bound_name(bound: int) -> str:

@@ -100,9 +100,8 @@ class Store:
 
     @property
     def drained(self) -> bool:
-        """Whether the queue is closed and nothing waits. Messages in flight may come back."""
-        index = self.index
-        return index.closed and not index.waiting and not index.unfinished
+        """Whether the queue is closed, and nothing waits or is delayed. Messages in flight may come back."""
+        return self.index.drained
 
     def time(self) -> float:
         """Return the seconds since 1970, by the clock that was given.
@@ -227,6 +226,9 @@ class Store:
         watcher.begin()
         files, others = self.directory.list()
         index = Index.of(files, time.monotonic())
+        if index.drained and not watcher.ordered:  # it may have missed a delayed one that was being renamed
+            files, others = self.directory.list()
+            index = Index.of(files, time.monotonic())
         index.newest = max(index.newest, contents.newest_noted(self.directory.fileno()))
         return index, others
 
@@ -281,14 +283,19 @@ class Store:
             return _ROUND, _ALL
         bound, messages = self.bound, index.waiting
         room = index.room(bound) if bound else 0
-        if expiry := index.next_expiry():
-            left = (expiry[0] - current) / 1e6
+        expiry = index.next_expiry()
+        for when in (expiry[0] if expiry else None, index.delayed.next_try()):
+            if when is None:
+                continue
+            left = (when - current) / 1e6
             if left <= 0:
-                messages = max(messages, 1)  # the task that tries requeues it first
+                messages = max(messages, 1)  # the task that tries brings it back into the line first
             else:
                 again = min(again, left + 0.001)
-        if is_round and (bound or index.closed) and self._late(current / 1e6):
-            messages, room = max(messages, 1), max(room, 1)  # the task that tries sweeps first
+        late = is_round and (bound or index.closed) and self._late(current / 1e6)
+        if late or index.delayed.are_due(current):
+            # The task that tries sweeps first, or brings into the line, for other programs, what fills the queue.
+            messages, room = max(messages, 1), max(room, 1)
         ended = sys.maxsize if self.drained else 0
         if index.paused:
             messages = ended = 0

@@ -30,11 +30,13 @@ class Reservation:
         key: The message.
         fd: Its file, open for writing; -1 when it is closed.
         data: What the file will contain.
+        name: Its name when it is written; empty for its id.
     """
 
     key: int
     fd: int
     data: bytes
+    name: str = ""
 
     def close(self) -> None:
         """Close its file. Closing twice is allowed, also when the first time failed: the descriptor is closed then."""
@@ -90,7 +92,7 @@ class Writing(Place):
                 os.close(fd)
 
     def commit(self, reservations: Sequence[Reservation]) -> tuple[int, StorageError | None]:
-        """Write messages and make them ready to be received, in order.
+        """Write messages and make them ready to be received, or delayed, in order.
 
         Returns:
             How many are ready, and the error of the next one. The others are abandoned. There is no error if the next
@@ -113,7 +115,7 @@ class Writing(Place):
                 for reservation in reservations[:written]:
                     reservation.close()  # NFS reports a full disk only here
                     try:
-                        renamed = self._rename(new_name(reservation.key), id_of(reservation.key))
+                        renamed = self._rename(new_name(reservation.key), reservation.name or id_of(reservation.key))
                     except FileExistsError:  # named by a client whose clock is wrong
                         renamed = False
                     if not renamed:

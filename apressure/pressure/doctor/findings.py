@@ -63,7 +63,7 @@ class Snapshot:
     """
 
     def __init__(self, name: str, keys: Keys, answer: list[Any]) -> None:
-        now, marks, seen, producer, consumer, collision, apart, redelivered, members = answer
+        now, marks, seen, producer, consumer, collision, apart, redelivered, members, delayed = answer
         self.name = name
         self.keys = keys
         self.now: int = now
@@ -78,7 +78,7 @@ class Snapshot:
         """The leases on the roles."""
         self.members = [Lease(*member) if member else Lease(b"") for member in members]
         """The clients that share the consumer role."""
-        self.foreign: dict[bytes, int] = {keys.apart: apart, keys.redelivered: redelivered}
+        self.foreign: dict[bytes, int] = {keys.apart: apart, keys.redelivered: redelivered, keys.delayed: delayed}
         """How many entries of these keys were written by other programs."""
         self.collision = keys.collisions()[collision - 1] if collision else None
         self.bound = max(0, self.integer(keys.bound) or 0)
@@ -267,7 +267,7 @@ class _Judge:
             yield self._found("orphaned_items", "consumer")
         for key, entries in snapshot.foreign.items():
             if entries:
-                where = "first in line" if key == self._keys.apart else "away"
+                where = {self._keys.apart: "first in line", self._keys.delayed: "last in line"}.get(key, "away")
                 yield self._found("foreign_entry", key=key, entries=entries, where=where)
 
     def _is_half_created(self) -> bool:

@@ -276,7 +276,7 @@ def _action(keys: Keys, kind: bytes, concerned: bytes, text: bytes, number: int)
         "back": f", and put {number} messages back that were in flight" if number else "",
         "removed": f"{number} messages that were in flight" if number else "apressure's own keys",
         "taken": "what it took is lost" if role == "consumer" else "what it was putting is in the queue, or lost",
-        "where": "first in line" if text == keys.apart else "away",
+        "where": {keys.apart: "first in line", keys.delayed: "last in line"}.get(text, "away"),
         "whose": repr(text_of(text)) if text else "an unnamed client",
     }
     if name == "broken_statistic":

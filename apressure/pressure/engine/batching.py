@@ -21,8 +21,8 @@ MAX_MESSAGES: Final = 2000
 """The most messages in one step, so that it does not hold up the server for more than a few milliseconds."""
 
 
-class Put(Putting[bytes]):
-    """Messages on their way into the queue."""
+class Put(Putting[Any]):
+    """Messages on their way into the queue; in a `DelayLane` pairs, each with when it is due."""
 
     expected = True
 
@@ -47,11 +47,14 @@ class PutLane(PuttingLane[Put]):
         self._force = force
         self._since: float | None = None  # since when there is room, and the permit is missing
 
-    def _put(self, items: Sequence[bytes], expected: bool) -> Request:  # noqa: ARG002
-        lost = self._since is not None and asyncio.get_running_loop().time() - self._since >= SLICE
-        return self._steps.put(self._series, items, self._token, self._force, self._answered, lost)
+    def _put(self, items: Sequence[Any], expected: bool) -> Request:  # noqa: ARG002
+        return self._send_step(self._steps.put, items)
 
-    def _sizes(self, items: Sequence[bytes]) -> Iterable[int]:
+    def _send_step(self, step: Callable[..., Request], items: Sequence[Any]) -> Request:
+        lost = self._since is not None and asyncio.get_running_loop().time() - self._since >= SLICE
+        return step(self._series, items, self._token, self._force, self._answered, lost)
+
+    def _sizes(self, items: Sequence[Any]) -> Iterable[int]:
         return map(len, items)
 
     def _park(self, wait: Wait) -> Parked:
@@ -65,6 +68,18 @@ class PutLane(PuttingLane[Put]):
             if self._since is None:
                 self._since = asyncio.get_running_loop().time()
         super()._answered(answer)
+
+
+class DelayLane(PutLane):
+    """The puts of a client's tasks for later."""
+
+    _most = MAX_MESSAGES // 2  # each has two arguments
+
+    def _put(self, items: Sequence[Any], expected: bool) -> Request:  # noqa: ARG002
+        return self._send_step(self._steps.delay, items)
+
+    def _sizes(self, items: Sequence[Any]) -> Iterable[int]:
+        return [len(message) for message, _ in items]
 
 
 class Want(NamedTuple):

@@ -15,12 +15,13 @@ from apressure.concurrency import background
 from apressure.concurrency.settle import note_sent, wait_shielded
 from apressure.connection.client import Client
 from apressure.core.counts import Counts
+from apressure.core.due import Due
 from apressure.core.leases.clock import Term, since_boot
 from apressure.core.objects import Block, QueueObject
 from apressure.core.taking import Take, Taken
 from apressure.core.waiting import Wait
 from apressure.exceptions import ClientClosedError, PressureError, QueueDoesNotExistError, QueueInUseError, Role
-from apressure.pressure.engine.batching import GET, MAX_MESSAGES, GetLane, Put, PutLane
+from apressure.pressure.engine.batching import GET, MAX_MESSAGES, DelayLane, GetLane, Put, PutLane
 from apressure.pressure.engine.dead_letters import DeadLetters, beside
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.steps import Access
@@ -134,6 +135,7 @@ class Scripted(Engine):
         self.waits = self.steps.waits
         self.counts = self.steps.counts
         self.put_lanes: set[PutLane] = set()
+        self._delays: dict[tuple[bytes, bool], DelayLane] = {}
         self._puts = self.put_lane()
         self._forced = self.put_lane(force=True)
         self._gets = GetLane(self.steps, self.waits)
@@ -153,6 +155,23 @@ class Scripted(Engine):
         self.put_lanes.add(lane)
         return lane
 
+    def drop_lanes(self, token: bytes, lane: PutLane) -> None:
+        """Drop the lanes of an exclusive producer whose lease has ended."""
+        self.put_lanes.discard(lane)
+        if (delays := self._delays.pop((token, False), None)) is not None:
+            self.put_lanes.discard(delays)
+
+    def lane_of(self, put: Put, due: Due | None, lane: PutLane, token: bytes = b"", force: bool = False) -> PutLane:
+        """Return the lane for a put: the given one, or the one beside it, if its messages are due later."""
+        if due is None:
+            return lane
+        when = due.encoded
+        put.items = [(message, when) for message in put.items]
+        if (delays := self._delays.get((token, force))) is None:
+            delays = self._delays[token, force] = DelayLane(self.steps, self.waits, token, force)
+            self.put_lanes.add(delays)
+        return delays
+
     async def create(self, bound: int) -> bool:
         return await self.steps.create(bound)
 
@@ -166,11 +185,14 @@ class Scripted(Engine):
     async def peek(self, index: int) -> bytes | None:
         return await self.steps.peek(index)
 
-    def put(self, put: Put, timeout: float | None, force: bool = False) -> Awaitable[None]:
+    def put(self, put: Put, timeout: float | None, force: bool = False, due: Due | None = None) -> Awaitable[None]:
         if timeout is not None:
             validation.timeout(timeout)
         self.check("producer")
-        return (self._forced if force else self._puts).run(put, timeout, False)
+        lane = self._forced if force else self._puts
+        if due is not None:
+            lane = self.lane_of(put, due, lane, force=force)
+        return lane.run(put, timeout, False)
 
     def get(self, max_items: int, timeout: float | None) -> Awaitable[list[bytes]]:
         """Get one to max_items messages."""

@@ -25,6 +25,7 @@ _OURS: Final = {
     "producer_claim_until": "string", "consumer_claim_until": "string",
     "inflight": "list", "apart": "hash", "redelivered": "list",
     "paused": "string",
+    "delayed": "zset", "popped": "string", "sooner": "list", "room": "list",
 }  # fmt: skip
 _COUNTERS: Final = tuple(suffix.replace("stats:", "stats_") for suffix in _SPECIFIED if suffix.startswith(":stats:"))
 
@@ -48,6 +49,10 @@ class Keys:
         apart: Ours: the hash of those among them that later ones have overtaken, or that had been delivered before.
         redelivered: Ours: the list that says how often messages that came back have been delivered.
         paused: Ours: the string that pauses the queue; it says since when, and which client did that.
+        delayed: Ours: the sorted set of the messages that wait for their time, by that time.
+        popped: Ours: the string that counts what leaves the line while a message is in it that was delayed before.
+        sooner: Ours: the list that wakes clients which wait for messages, when one is due earlier. It expires.
+        room: Ours: the list that wakes clients which wait for a place that a delayed message takes. It expires.
 
     Raises:
         TypeError: The name is not a string.
@@ -71,7 +76,8 @@ class Keys:
         self.statistics = self.specified[6:10]
         self.not_full, self.closed = self.specified[10:]
         self.ours = tuple(map(self._of_ours, _OURS))
-        self.inflight, self.apart, self.redelivered, self.paused = self.ours[6:]
+        self.inflight, self.apart, self.redelivered, self.paused = self.ours[6:10]
+        self.delayed, self.popped, self.sooner, self.room = self.ours[10:]
 
     def holder(self, role: str) -> bytes:
         """The string that names the role's holder, or its last one."""
@@ -121,7 +127,10 @@ class Keys:
 
     def for_look(self) -> tuple[bytes, ...]:
         """The KEYS of a wait in `lua/look.lua`."""
-        return (self.bound, self.messages, self.closed, self.not_full, *self.ours[:4], *self.ours[6:8], *self.line())
+        return (
+            self.bound, self.messages, self.closed, self.not_full, *self.ours[:4], self.inflight, self.apart,
+            *self.line(), self.delayed,
+        )  # fmt: skip
 
     def for_script(self, sequence: str) -> tuple[bytes, ...]:
         """The KEYS of every script, as `lua/prelude/01_keys.lua` names them."""

@@ -34,8 +34,8 @@ def acknowledged(answer: Any) -> bool:
 
 _DURABLE = dict.fromkeys(
     (
-        "put", "get", "receive", "receive_shared", "settle", "settle_shared", "move", "purge", "requeue", "create",
-        "close", "finish_delete", "pause", "resume",
+        "put", "delay", "get", "receive", "receive_shared", "settle", "settle_shared", "move", "purge", "requeue",
+        "create", "close", "finish_delete", "pause", "resume",
     ),
     _changed,
 )  # fmt: skip

@@ -98,11 +98,25 @@ class Steps(Sender):
         A `Wait` says that there is room, and another client is about to bring the permit. With `lost`, the step does
         not wait for that permit.
         """
+        return self._put("put", series, messages, token, force, on_answer, lost)
+
+    def delay(
+        self, series: Series, messages: Iterable[tuple[bytes, bytes]], token: bytes, force: bool, on_answer: OnAnswer,
+        lost: bool = False,
+    ) -> Request:  # fmt: skip
+        """`put` for messages that are due later: each with when, encoded."""
+        given = itertools.chain.from_iterable(messages)
+        return self._put("delay", series, given, token, force, on_answer, lost)
+
+    def _put(
+        self, name: str, series: Series, given: Iterable[bytes], token: bytes, force: bool, on_answer: OnAnswer,
+        lost: bool,
+    ) -> Request:  # fmt: skip
         claimed = self.take_claim("producer")
         claims: Sequence[Role] = ("producer",) if claimed == b"1" else ()  # as `_claim` does, without its frame
         how = b"1" if force else b"2" if lost else b"0"
-        arguments: list[Argument] = [self._uid, series.next(), b"0", claimed, token, how, *messages]
-        return self._send(series.call("put"), arguments, on_answer, True, 2, "producer", claims)
+        arguments: list[Argument] = [self._uid, series.next(), b"0", claimed, token, how, *given]
+        return self._send(series.call(name), arguments, on_answer, True, 2, "producer", claims)
 
     async def move(
         self, series: Series, source: Keys, token: bytes, lost: bool, runs: Sequence[int], results: Sequence[bytes],

@@ -36,7 +36,7 @@ Noted = list[int]
 _MANY: Final = 8
 """How many looks a queue object keeps for the next wait: one for each reason, and some for leases."""
 
-LOOKED_AT: Final = frozenset[Reason](("full", "empty", "watch", "turn", "open"))
+LOOKED_AT: Final = frozenset[Reason](("full", "room", "empty", "watch", "turn", "open"))
 """The reasons for which `lua/look.lua` says when it is time to try again."""
 
 
@@ -137,7 +137,7 @@ class Line:
 
 
 class Waits(waiting.Waits):
-    """The waiters of one queue: at most seven, each with a connection that its first wait opens.
+    """The waiters of one queue: at most nine, each with a connection that its first wait opens.
 
     Of the clients that wait for messages, one watches the queue, and the others wait in line, so that a put wakes one.
 
@@ -162,11 +162,14 @@ class Waits(waiting.Waits):
         patient = rounds is not None
         seconds = LONG_SLICE if patient else SLICE
 
-        def waiter(source: bytes, destination: bytes | None, on_unwanted: Callable[[], None] | None = None) -> Waiter:
-            return Waiter(node, source, destination, seconds, on_unwanted, patient)
+        def waiter(
+            source: bytes, destination: bytes | None, on_unwanted: Callable[[], None] | None = None, spare: bool = False
+        ) -> Waiter:
+            return Waiter(node, source, destination, seconds, on_unwanted, patient, spare=spare)
 
         closed = Waiter(node, keys.closed, keys.closed, LONG_SLICE, patient=patient)
         not_full, resumed = waiter(keys.not_full, keys.not_full), waiter(keys.resumed, keys.resumed)
+        sooner, room = waiter(keys.sooner, keys.sooner, spare=True), waiter(keys.room, keys.room, spare=True)
         self.line = Line(keys, waiter, resign)
         messages, turns = self.line.messages, self.line.turns
         self.in_line = False
@@ -180,17 +183,18 @@ class Waits(waiting.Waits):
         self._waiters: dict[Reason, tuple[Waiter, ...]] = {
             "full": (not_full, closed),
             "few": (closed,),  # the permit is there, for a single message: only time helps
-            "empty": (messages, closed),
-            "watch": (messages, closed),
+            "room": (room, closed),
+            "empty": (messages, closed, sooner),
+            "watch": (messages, closed, sooner),
             "turn": (turns, closed),
-            "draining": (turns,),
+            "draining": (turns, sooner),
             "paused": (resumed,),
             "open": (closed,),
             "producer": (self._claims["producer"],),
             "consumer": (self._claims["consumer"],),
             "share": (self._claims["consumer"], turns),
         }
-        self._all = (closed, messages, turns, not_full, resumed, *self._claims.values())
+        self._all = (closed, messages, turns, not_full, resumed, *self._claims.values(), sooner, room)
         self._server = node.server
         self._server.add_reclaimer(self._give_up_one)
 
@@ -215,6 +219,9 @@ class Waits(waiting.Waits):
             seconds = None
         elif wait.reason in ("open", "draining", "paused"):  # its waiter has long slices, and FLUSHALL wakes no waiter
             seconds = SLICE if seconds is None else min(seconds, SLICE)
+        if wait.due is not None:
+            due = wait.due / 1000 + 0.001
+            seconds = due if seconds is None else min(seconds, due)
         self.line.watching = self.line.watching or wait.reason == "watch"
         waiters = self._waiters[wait.reason]
         future = park(waiters, [noted[self._all.index(waiter)] for waiter in waiters], seconds)
@@ -288,7 +295,7 @@ class Waits(waiting.Waits):
         return self._until(step, timeout, name, park)
 
     def _stopped(self, wait: Wait) -> None:
-        if wait.reason not in ("full", "few", "open"):
+        if wait.reason not in ("full", "few", "room", "open"):
             self.hand_back(ROLE_OF.get(wait.reason, "consumer"))
 
     def close(self, error: PressureError) -> list[Role]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from apressure import dead_letters
 from apressure.connection.wire.command import Argument
+from apressure.core.due import Due
 from apressure.core.leases.clock import Term
 from apressure.exceptions import DurabilityError
 from apressure.pressure.engine.dead_letters import DeadLetters
@@ -56,6 +57,7 @@ class RangeHand:
     def __init__(self, dead: DeadLetters | None) -> None:
         self.dead = dead
         self._errors: dict[int, bytes] = {}  # why deliveries failed, until the step leaves that gives them back
+        self._dues: dict[int, Due] = {}  # when those are due that go back for later, as long
         self._redelivered: set[int] = set()  # deliveries that may have an error on the server
         self._sizes: dict[int, int] = {}  # of what is not settled, and of the run
         self._ranges: list[Range] = []
@@ -142,6 +144,7 @@ class RangeHand:
         self._ranges.clear()
         self._sizes.clear()
         self._errors.clear()
+        self._dues.clear()
         self._redelivered.clear()
 
     def note_error(self, number: int, error: BaseException | str) -> None:
@@ -149,6 +152,10 @@ class RangeHand:
         text = dead_letters.encode(error)
         if self.dead is not None and self.dead.keep_errors:
             self._errors[number] = text
+
+    def note_due(self, number: int, due: Due) -> None:
+        """A delivery will go back for later."""
+        self._dues[number] = due
 
     @property
     def kept_errors(self) -> DeadLetters | None:
@@ -167,7 +174,7 @@ class RangeHand:
 
         With `leave`, it settles all others, too.
         """
-        if not (self._errors or self._redelivered):
+        if not (self._errors or self._redelivered or self._dues):
             return nacks, None
         acks = list(acks)
         reasons = self.failed_before(acks)
@@ -176,8 +183,12 @@ class RangeHand:
                 self._forget(number)
         arguments: list[Argument] = []
         for number in dict.fromkeys((*nacks, *sorted(self._errors))) if leave else nacks:
-            error = self._errors.get(number)
-            arguments.append(number if error is None else b"%d:%b" % (number, error))
+            error, due = self._errors.get(number), self._dues.pop(number, None)
+            if error is None and due is None:
+                arguments.append(number)
+            else:
+                when = b"" if due is None else b">" + due.encoded
+                arguments.append(b"%d%b%b" % (number, when, b"" if error is None else b":" + error))
             reasons |= error is not None
             self._forget(number)
         return arguments, self.dead if reasons else None
@@ -249,6 +260,10 @@ class LeaseState:
         self.unsure: DurabilityError | None = None
         self.drained = False
         self._on_broken = on_broken
+
+    def is_last(self, attempts: int) -> bool:
+        """Whether a message that was delivered so often becomes a dead letter when it goes back."""
+        return self.unsettled.dead is not None and attempts >= self.unsettled.dead.max_attempts
 
     def check(self) -> None:
         """Raise the reason where the lease is invalid, or what no caller was told."""

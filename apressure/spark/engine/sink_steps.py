@@ -115,8 +115,8 @@ class SinkSteps(QueueSteps):
                     "queries use one checkpoint, or the checkpoint was set back. Give each query its own checkpoint",
                     name=self.name,
                 )
-            case b"full":
-                return NoRoom()
+            case b"full" | b"room":
+                return NoRoom(answer[0] == b"room")
             case b"gone":
                 raise BatchLostError(
                     f"what a task wrote for the queue {self.name!r} is not on the server any more: the job took longer "

@@ -55,7 +55,9 @@ class RoleBusy(NamedTuple):
 
 
 class NoRoom(NamedTuple):
-    """The queue is full."""
+    """The queue is full. `delayed`: delayed messages take the room."""
+
+    delayed: bool = False
 
 
 class Step(NamedTuple, Generic[T]):
@@ -263,9 +265,9 @@ class QueueSteps:
         messages = self.keys.queue.messages
         return None is not self.server.ask(b"BLMOVE", messages, messages, b"RIGHT", b"RIGHT", f"{seconds:.3f}")
 
-    def await_room(self, seconds: float) -> None:
-        """Wait until the queue may have room."""
-        not_full = self.keys.queue.not_full
+    def await_room(self, seconds: float, delayed: bool = False) -> None:
+        """Wait until the queue may have room; `delayed`: delayed messages take it."""
+        not_full = self.keys.queue.room if delayed else self.keys.queue.not_full
         self.server.ask(b"BLMOVE", not_full, not_full, b"RIGHT", b"RIGHT", f"{seconds:.3f}")
 
     def claim(self, role: Role, seconds: float) -> bool:
@@ -292,7 +294,7 @@ class QueueSteps:
             answer = step(claimed)
             claimed = False
             if isinstance(answer, NoRoom):
-                self.await_room(longest)
+                self.await_room(longest, answer.delayed)
                 deadline = time.monotonic() + role_timeout
             elif isinstance(answer, RoleBusy):
                 left = deadline - time.monotonic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from apressure.core.errors import closed, damaged, missing
+from apressure.core.errors import refusal
 from apressure.core.waiting import Reason, Wait
 from apressure.exceptions import DurabilityError, ServerError
 
@@ -138,7 +138,7 @@ def fields_of(flat: list[bytes] | dict[bytes, bytes]) -> Fields:
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
-def read(answer: Any, name: str) -> Any:  # noqa: PLR0912 (one branch for each kind of answer)
+def read(answer: Any, name: str) -> Any:
     """Turn a script's answer into a value, a `Wait` or an exception.
 
     Args:
@@ -175,11 +175,7 @@ def read(answer: Any, name: str) -> Any:  # noqa: PLR0912 (one branch for each k
             flags = (bound >= 0, is_closed == 1, is_paused == 1)
             times = (time if time >= 0 else None for time in (lease, next_due))
             return Status._make((max(0, bound), *flags, *counts, listed == 1, *times))
-        case b"closed":
-            return closed(name)
-        case b"missing":
-            return missing(name)
-        case b"corrupt":
-            return damaged(name, answer[1])
+        case b"closed" | b"missing" | b"corrupt":
+            return refusal(answer, name)
         case _:
             return answer

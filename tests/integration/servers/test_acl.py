@@ -108,7 +108,7 @@ async def test_a_user_of_the_docs_has_nothing_to_say_in_other_queues(make_server
 
 
 SCRIPTS_OF = {
-    "producer": {"put", "acquire", "leave", "renew", "close", "unclaim", "inspect", "look"},
+    "producer": {"put", "delay", "acquire", "leave", "renew", "close", "unclaim", "inspect", "look"},
     "consumer": {
         "get",
         "receive",
@@ -228,7 +228,7 @@ def test_no_script_calls_a_command_that_the_search_for_them_misses() -> None:
         assert calls == len(seen) + text.count("call(command, key,")
 
 
-WORDS = {"COUNT", "LEFT", "MATCH", "RIGHT", "TYPE"} | {
+WORDS = {"COUNT", "LEFT", "MATCH", "RIGHT", "TYPE", "WITHSCORES"} | {
     "ERR", "MOVED", "NOAUTH", "NOPERM", "NOSCRIPT", "OOM", "READONLY", "UNBLOCKED", "WRONGPASS", "WRONGTYPE", "SLOTS",
 }  # fmt: skip
 """Capitals in quotes that are no commands: arguments, and codes of replies."""

@@ -18,7 +18,7 @@ import httpx
 import psutil
 import pytest
 
-from apressure import AsyncQueue, EventQueue, FileQueue, QueueDoesNotExistError, TaskQueue, Worker, sync
+from apressure import AsyncQueue, Backoff, EventQueue, FileQueue, QueueDoesNotExistError, TaskQueue, Worker, sync
 from tests import processes
 from tests.integration.commands import COMMAND, PATIENCE, Commands, environment, running
 from tests.processes import free_port
@@ -437,7 +437,7 @@ class TestInAProgram:
             worker_stop.set()
 
         worker_stop = asyncio.Event()
-        worker.handle("orders", on_error=note)(lambda item: work(item))  # noqa: PLW0108
+        worker.handle("orders", on_error=note, retry=Backoff(0))(lambda item: work(item))  # noqa: PLW0108
         async with AsyncQueue("orders", url=url) as queue:
             await queue.create()
             await queue.put(b"one")

@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,11 +53,6 @@ class Tasks(Commands):
         """Run a command that fails, and return what it says."""
         assert main(["--url", self.url, "tasks", command, *arguments]) == code
         return self._capfd.readouterr().err
-
-    def fed(self, data: bytes, command: str, *arguments: str, code: int = 0) -> str:
-        """Run a command that reads from a pipe."""
-        done = self(*self.of(command, *arguments), input=data, code=code)
-        return (done.stderr if code else done.stdout).decode()
 
     def data(self, command: str, *arguments: str) -> Any:
         return json.loads(self.run(command, "--json", *arguments))
@@ -127,18 +123,19 @@ def test_in_json(tasks: Tasks) -> None:
 
 def test_parameters_from_a_pipe(tasks: Tasks) -> None:
     ids = tasks("put", "tasks:jobs", "--ids", input="1\nb ü\n\nlast".encode()).stdout.decode().splitlines()
-    ids += tasks.fed(b"{}\n", "schedule", "jobs", "--parse", "--in", "100").splitlines()
+    ids += tasks("put", "tasks:jobs", "--ids", "--parse", "--delay", "100", input=b"{}\n").stdout.decode().splitlines()
     # A plain string stays what it is.
     assert [tasks.task(each).parameters for each in ids] == ["1", "b ü", "", "last", {}]
     assert b"not UTF-8" in tasks("put", "tasks:jobs", input=b"\xff\n", code=2).stderr
-    assert "not UTF-8" in tasks.fed(b"\xff\n", "schedule", "jobs", "--in", "1", code=2)
+    assert b"not UTF-8" in tasks("put", "tasks:jobs", "--delay", "1", input=b"\xff\n", code=2).stderr
     assert len(tasks.data("ls", "jobs")) == 5
 
 
 def test_scheduled_tasks_run_at_their_time(tasks: Tasks) -> None:
-    (soon,) = tasks.run("schedule", "jobs", "soon", "--in", "1").splitlines()
-    (later,) = tasks.run("schedule", "jobs", "later", "--at", "2100-01-01T00:00+00:00").splitlines()
-    assert tasks.data("show", later)[0]["eta"] == "2100-01-01T00:00:00.000+00:00"
+    (soon,) = tasks.do("put", "tasks:jobs", "soon", "--ids", "--delay", "1").splitlines()
+    at = datetime.now(UTC).replace(microsecond=0) + timedelta(days=100)
+    (later,) = tasks.do("put", "tasks:jobs", "later", "--ids", "--at", at.isoformat()).splitlines()
+    assert tasks.data("show", later)[0]["eta"] == at.isoformat(timespec="milliseconds")
     assert tasks.task(soon).status == "scheduled"
     with tasks.running(*tasks.of("run", "jobs", "--", "echo", "ran")) as node:
         assert tasks.run("wait", soon, "--timeout", "60") == "ran soon\n"
@@ -266,12 +263,6 @@ def test_what_a_listener_holds_goes_back(tasks: Tasks) -> None:
         ["ls", "jobs", "--interval", "1"],
         ["purge", "jobs", "--status", "started"],
         ["progress", "x", "1.5"],
-        ["schedule", "", "x", "--in", "1"],
-        ["schedule", "jobs", "--in", "1", "--parse", "[1"],
-        ["schedule", "jobs", "x", "--at", "tomorrow"],
-        ["schedule", "jobs", "x", "--at", "nan"],
-        ["schedule", "jobs", "x"],
-        ["schedule", "jobs", "x", "--in", "1", "--at", "2100-01-01"],
     ],
     ids=" ".join,
 )
@@ -286,7 +277,7 @@ def test_wrong_usage(tasks: Tasks, arguments: list[str]) -> None:
 def test_without_a_command_it_shows_the_help(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["tasks"]) == 2
     output, errors = capfd.readouterr()
-    assert "schedule" in output
+    assert "cancel" in output
     assert errors == ""
 
 

@@ -204,7 +204,7 @@ async def test_many_idle_queues_cost_two_commands_a_round_and_no_write(
         if wait is put:
             await queue.put(b"first")
         tasks.append(asyncio.create_task(wait(queue)))
-    await blocked(db, 300)
+    await blocked(db, 450 if wait is get else 300)  # a get also waits for a message that is due earlier
     tried = 0
     flush = Lane._flush
 

@@ -3,9 +3,8 @@
 from apressure.cli.commands.tasks.look import ls, show, wait
 from apressure.cli.commands.tasks.manage import cancel, purge
 from apressure.cli.commands.tasks.run import run
-from apressure.cli.commands.tasks.schedule import schedule
 from apressure.cli.commands.tasks.work import complete, fail, listen, progress
 
 __all__ = [
-    "cancel", "complete", "fail", "listen", "ls", "progress", "purge", "run", "schedule", "show", "wait",
+    "cancel", "complete", "fail", "listen", "ls", "progress", "purge", "run", "show", "wait",
 ]  # fmt: skip

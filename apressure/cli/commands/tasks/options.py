@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json as jsons
-import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import typer
 
 from apressure.cli.exits import UsageError
 from apressure.cli.options import Common, option
-from apressure.cli.streams.framing import DEFAULT_LIMIT, Framing, decoder
-from apressure.cli.streams.pipes import Input
 from apressure.queue_addresses import QueueAddress
 from apressure.tasks import TaskClient
 
@@ -26,12 +23,6 @@ Queue = Annotated[
 ]  # fmt: skip
 Id = Annotated[str, typer.Argument(metavar="ID", help="The id of the task.", show_default=False)]
 Ids = Annotated[list[str], typer.Argument(metavar="ID", help="The ids of tasks.", show_default=False)]
-Parameters = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="PARAMETERS", help="The parameters, one task each. Without any: the lines of standard input."
-    ),
-]
 Parse = Annotated[bool, option("parse", "Read the values as JSON. Without it, they are plain strings.")]
 
 
@@ -65,25 +56,3 @@ def parameters_of(text: str, parse: bool) -> Any:
         raise UsageError(
             f"--parse cannot read {text[:80]!r} as JSON: {error}. Leave out --parse, or correct it"
         ) from None
-
-
-async def chunks(given: Sequence[str] | None, parse: bool) -> AsyncIterator[list[Any]]:
-    """Return the parameters of the command line, or those of standard input as they come."""
-    if given:
-        yield [parameters_of(one, parse) for one in given]
-        return
-    if sys.stdin.isatty():
-        raise UsageError("there are no parameters: give them as arguments, or on standard input")
-    source, read = Input(), decoder(Framing.LINES, limit=DEFAULT_LIMIT)
-    while data := await source.read(64 * 1024):
-        if found := read.feed(data):
-            yield [parameters_of(_text(one), parse) for one in found]
-    if found := read.finish():
-        yield [parameters_of(_text(one), parse) for one in found]
-
-
-def _text(line: bytes) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"a line is not UTF-8: {error}. Parameters are text: correct the line") from None

@@ -69,6 +69,12 @@ def read(directory: int, message_id: str, inode: int) -> Reason:
     return Reason(matched[5], attempt, attempts, when)
 
 
+def follow(directory: int, before: str, after: str) -> None:
+    """Keep what is known of a message that has another id now."""
+    with contextlib.suppress(OSError):
+        os.rename(REASON + before, REASON + after, src_dir_fd=directory, dst_dir_fd=directory)
+
+
 def forget(directory: int, message_id: str) -> None:
     """Delete what is known of a message."""
     with contextlib.suppress(OSError):

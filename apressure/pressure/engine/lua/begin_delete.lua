@@ -1,6 +1,6 @@
 -- The first half of Delete: the queue stops existing, and all clients that wait on it wake up.
 -- (A script with both halves would wake no client: Redis serves blocked clients when a script has ended.)
--- KEYS: those of the prelude, 24 resumed
+-- KEYS: those of the prelude, 28 resumed
 -- ARGV: 1 sequence, 2 '1' if this repeats a step
 -- Returns: 1 | {'missing'}
 if recall(ARGV[1], ARGV[2]) then return 1 end
@@ -9,6 +9,7 @@ call('LLEN', CLOSED)
 if call('DEL', BOUND) == 0 then return {'missing'} end
 if call('LPUSH', NOT_FULL, 0) > 1 then call('LTRIM', NOT_FULL, 0, 0) end
 call('LPUSH', CLOSED, 0, 0)
-if call('EXISTS', PAUSED) == 1 then wake_paused(KEYS[24]) end
+if call('EXISTS', PAUSED) == 1 then wake_paused(KEYS[28]) end
+if call('EXISTS', DELAYED) == 1 then wake(SOONER) end  -- as for a pause
 record(ARGV[1], 1)
 return 1

@@ -4,8 +4,8 @@
 -- Returns: 1 | {'exists'} | {'collides', index of the key}
 if recall(ARGV[2], ARGV[3]) then return 1 end
 if call('EXISTS', BOUND) == 1 then return {'exists'} end
-local other = collision(24)
-if other then return {'collides', other - 23} end
+local other = collision(28)
+if other then return {'collides', other - 27} end
 make(ARGV[1])
 record(ARGV[2], 1)
 return 1

@@ -1,12 +1,14 @@
 -- Get messages (specification: Get). A closed queue still delivers the messages that it holds.
--- KEYS: those of the prelude, 24 turns, 25 watch
+-- KEYS: those of the prelude, 28 turns, 29 watch
 -- ARGV: 1 uid, 2 '1' if the consumer role was claimed, 3 the most messages to get,
 --       4 sequence, if replicas must know of this get, or '', 5 place of this client in the line, or '' if it does not
 --       wait
--- Returns: {'messages', {messages}...} | {'empty'} (to a client that does not wait) | {'watch'} (watch the queue) |
---          {'turn', milliseconds} (wait in line, and try again after that) | {'paused'} | {'closed'} | {'missing'} |
+-- Returns: {'messages', {messages}...} | {'empty'} (to a client that does not wait) |
+--          {'watch', -1, due} (watch the queue) | {'turn', milliseconds} (wait in line, and try again after that) |
+--          {'draining', -1, due} (closed, and some are delayed) | {'paused'} | {'closed'} | {'missing'} |
 --          {'corrupt', why} |
---          {'busy', role, holder, milliseconds of its lease or -1}
+--          {'busy', role, holder, milliseconds of its lease or -1};
+--          with the milliseconds after which a delayed message is due, or -1
 local claimed = ARGV[2]
 local bound, wrong, length, permits = check(CONSUMER)
 if wrong then return refuse(wrong, CONSUMER, claimed, '', bound) end
@@ -32,14 +34,21 @@ ignore_memory_limit()
 unclaim(CONSUMER, claimed)
 call('SET', KEYS[HOLDER + CONSUMER], ARGV[1])
 local chunks, messages, bytes = pop(tonumber(ARGV[3]))
+if not usual and messages > 0 then
+  shift(messages)
+  if call('LLEN', LIST) == 0 and call('EXISTS', POPPED) == 1 then call('DEL', REDELIVERED, POPPED) end
+end
 normalise(bound, length and length - messages, permits, messages > 0)
 if messages == 0 and closed == 0 then
   if place == '' then return {'empty'} end
   local left = watched_by_another(place)
-  return left and {'turn', left} or {'watch'}
+  return left and {'turn', left} or {'watch', -1, wait_for_due(usual)}
 end
 if place ~= '' then pass_on(place) end
-if messages == 0 then return {'closed'} end
+if messages == 0 then
+  if not usual and delayed() > 0 then return {'draining', -1, wait_for_due()} end
+  return {'closed'}
+end
 count(CONSUMER, messages, bytes)
 if ARGV[4] ~= '' then record(ARGV[4], messages) end
 return {'messages', unpack(chunks)}

@@ -8,7 +8,7 @@ local bound, wrong = check(CONSUMER)
 if wrong then return wrong end
 if ARGV[3] ~= '' then
   -- A replica that took over before it received the get still has the messages.
-  local last = string.match(call('GET', KEYS[24]) or '', '^(%d+):')
+  local last = string.match(call('GET', KEYS[28]) or '', '^(%d+):')
   if not last or tonumber(last) < tonumber(ARGV[3]) then return 0 end
 end
 ignore_memory_limit()
@@ -17,6 +17,7 @@ for i = #ARGV, 4, -1 do
   call('RPUSH', LIST, ARGV[i])
   bytes = bytes + #ARGV[i]
 end
+shift(3 - #ARGV)
 count(CONSUMER, 3 - #ARGV, -bytes)
 normalise(bound)
 record(ARGV[1], #ARGV - 3)

@@ -1,5 +1,5 @@
 -- Become a member of the clients that share the consumer role; the first one takes it.
--- KEYS: those of the prelude, 24 turns, 25 watch
+-- KEYS: those of the prelude, 28 turns, 29 watch
 -- ARGV: 1 uid, 2 '1' if the role was claimed, 3 member's token, 4 milliseconds of its lease, 5 sequence,
 --       6 '1' if this repeats a step
 -- Returns: {'ok', bound} | {'missing'} | {'corrupt', why} | {'lost'} (it comes after its repeat) |

@@ -1,9 +1,9 @@
 -- Shall operations that wait try their steps again? One look for many queues, so that each wait may last long. It also
 -- keeps the watch of clients that watch a queue. What it cannot judge is worth a try: a damaged queue disturbs no other
--- KEYS: those of the prelude that matter here, 12 for each wait: :bound, the messages, :closed, :not_full,
---       producer_lease, consumer_lease, producer_claim, consumer_claim, inflight, apart, turns, watch
--- ARGV: 1... 3 for each wait: why it waits ('full', 'empty', 'watch', 'turn' or 'open'), token of the lease that it
---       waits under or '', place of its client in the line
+-- KEYS: those of the prelude that matter here, 13 for each wait: :bound, the messages, :closed, :not_full,
+--       producer_lease, consumer_lease, producer_claim, consumer_claim, inflight, apart, turns, watch, delayed
+-- ARGV: 1... 3 for each wait: why it waits ('full', 'room', 'empty', 'watch', 'turn' or 'open'), token of the lease
+--       that it waits under or '', place of its client in the line
 -- Returns: one number for each wait: milliseconds after which to try | -1 (no reason to try) |
 --          -2 (try now: what it waits for is there, so its blocked command must have ended) |
 --          -3 (no reason to try, and several clients wait in line)
@@ -11,7 +11,7 @@ local waits = #ARGV / 3
 
 -- Is there any of a wait's keys from KEYS[first] to KEYS[last]?
 local function any(wait, first, last)
-  return call('EXISTS', unpack(KEYS, 12 * wait + first, 12 * wait + last)) > 0
+  return call('EXISTS', unpack(KEYS, 13 * wait + first, 13 * wait + last)) > 0
 end
 
 -- Is a role in a state that needs no step: free, or under a lease that has not expired?
@@ -27,10 +27,16 @@ end
 
 local function look(wait, bound, usual, watched)
   local why, token = ARGV[3 * wait + 1], ARGV[3 * wait + 2]
-  local k = 12 * wait
+  local k = 13 * wait
   if not bound then return 0 end
   if why == 'open' then return any(wait, 3, 3) and -2 or -1 end
-  if why == 'full' then
+  local later = not usual and redis.pcall('ZCARD', KEYS[k + 13]) or 0
+  if type(later) ~= 'number' then return 0 end
+  if why == 'room' then
+    local length = redis.pcall('LLEN', KEYS[k + 2])
+    bound = tonumber(bound)
+    if type(length) ~= 'number' or not bound or bound <= 0 or length + later < bound or later == 0 then return 0 end
+  elseif why == 'full' then
     local length = redis.pcall('LLEN', KEYS[k + 2])
     if not usual and any(wait, 4, 4) then return -2 end
     bound = tonumber(bound)
@@ -39,11 +45,12 @@ local function look(wait, bound, usual, watched)
     local sought = why == 'turn' and 11 or 2
     if any(wait, sought, sought) then return -2 end
     if any(wait, 2, 2) then return 0 end
+    if later > 0 and tonumber(call('ZRANGE', KEYS[k + 13], 0, 0, 'WITHSCORES')[2]) <= now() then return 0 end
   end
   if not usual or token ~= '' then
     if any(wait, 3, 3) or any(wait, 7, 8) then return 0 end
     local producer, consumer = nil, token
-    if why == 'full' then producer, consumer = token, nil end
+    if why == 'full' or why == 'room' then producer, consumer = token, nil end
     if not at_rest(KEYS[k + 5], producer) or not at_rest(KEYS[k + 6], consumer) then return 0 end
     if any(wait, 9, 10) and not any(wait, 6, 6) then return 0 end
   end
@@ -68,12 +75,15 @@ end
 -- In the usual case three commands know all that matters of all queues.
 local bounds, unusual, watches = {}, {}, {}
 for wait = 0, waits - 1 do
-  local k, why = 12 * wait, ARGV[3 * wait + 1]
+  local k, why = 13 * wait, ARGV[3 * wait + 1]
   bounds[wait + 1], watches[wait + 1] = KEYS[k + 1], KEYS[k + 12]
   for i = 3, 10 do
     if i ~= 4 or why == 'full' then unusual[#unusual + 1] = KEYS[k + i] end
   end
-  if why ~= 'full' and why ~= 'open' then unusual[#unusual + 1] = KEYS[k + 2] end
+  if why ~= 'full' and why ~= 'open' then
+    unusual[#unusual + 1] = KEYS[k + 2]
+    unusual[#unusual + 1] = KEYS[k + 13]
+  end
   if why == 'turn' then unusual[#unusual + 1] = KEYS[k + 11] end
 end
 bounds = call('MGET', unpack(bounds))

@@ -1,15 +1,16 @@
 -- Put results into a queue, and acknowledge their inputs in another queue: both, or neither.
 -- A unit is some deliveries and all their results: they are moved together. Units are moved in order, as far as there
 -- is room. A step whose deliveries are no longer all in flight moves nothing, so that nothing is put twice.
--- KEYS: those of the prelude, of the destination; then those of the source, and 47 turns of the source; where messages
---       are moved that were redelivered, then 48 the reasons of the source's dead-letter queue
+-- KEYS: those of the prelude, of the destination; then those of the source, and 55 turns of the source; where messages
+--       are moved that were redelivered, then 56 the reasons of the source's dead-letter queue
 -- ARGV: 1 uid, 2 sequence, 3 '1' if this repeats a step, 4 '1' if the producer role was claimed,
 --       5 token of the lease on the source, or of a member where it is shared, 6 '2' if the permit is long overdue (see
 --       put.lua),
 --       7 number of arguments that describe units, 8... runs of units: how many units, how many results each of them
 --       has, how many ranges follow, and each range (first, last, bytes); a run of several units is one range, with one
 --       delivery for each unit. Then all results
--- Returns: number of units moved (fewer than given: there is no room for the next one) | {'full'} (as put.lua) |
+-- Returns: number of units moved (fewer than given: there is no room for the next one) | {'full'} |
+--          {'room'} (both as put.lua) |
 --          {'few', milliseconds} (there is room, and too little for the results of the next unit: try after that) |
 --          {'large', bound} (the next unit has more results than the bound) | {'missing'} (the destination) |
 --          {'corrupt', why} | {'closed'} (the destination) | {'lost'} (the lease, or deliveries in it) |
@@ -26,7 +27,7 @@ end
 
 local before = recall_number(ARGV[2], ARGV[3])
 if before then return before end
-switch_to(24)
+switch_to(28)
 local _, source_wrong = check(CONSUMER)
 if source_wrong then return finish(source_wrong[1] == 'missing' and {'lost'} or source_wrong) end
 in_flight()  -- raises an error where a key is of the wrong type
@@ -51,7 +52,7 @@ if bound > 0 then
 end
 local units, results, freed, ranges, next_unit = 0, 0, 0, {}, 0
 local i = 8
-switch_to(24)
+switch_to(28)
 while i <= last_run do
   local given, each, count_of = tonumber(ARGV[i]), tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
   local fit = given
@@ -93,19 +94,19 @@ if units == 0 then
   normalise(bound, length, permits, lost)
   if next_unit > bound then return {'large', bound} end
   if free > 0 then return {'few', 20} end
-  if length < bound then return {'full'} end
+  if length < bound then return await_room(bound, length, permits) end
   return 0
 end
 if results > 0 then
   count(PRODUCER, results, bytes)  -- first: a user without the right to count puts nothing
   length = push('LPUSH', LIST, ARGV, last_run + 1, last_run + results)
 end
-switch_to(24)
-forget_failures(ranges, 1, #ranges, KEYS[48])
+switch_to(28)
+forget_failures(ranges, 1, #ranges, KEYS[56])
 acknowledge(ranges, 1, #ranges)
 if shared then
   -- The member's record may go on to name what was moved: that is no longer APART. Members may wait for the end.
-  TURNS = KEYS[47]
+  TURNS = KEYS[55]
   if call('EXISTS', CLOSED) == 1 and call('LLEN', LIST) == 0 then wake(TURNS, member_count()) end
 elseif lease[3] ~= '1' and call('EXISTS', INFLIGHT, APART) == 0 then
   call('DEL', KEYS[LEASE + CONSUMER])  -- received by hand: the role goes back with the last message

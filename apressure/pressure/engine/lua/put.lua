@@ -3,7 +3,8 @@
 -- ARGV: 1 uid, 2 sequence, 3 '1' if this repeats a step, 4 '1' if the producer role was claimed, 5 lease token or '',
 --       6 '1' to ignore the bound, '2' if the permit is long overdue (see {'full'}), 7... messages
 -- Returns: number of messages put (fewer than given: the queue is full) | {'full'} (there is room, and a consumer that
---          works step by step is about to bring the permit for it, unless it was lost) | {'missing'} |
+--          works step by step is about to bring the permit for it, unless it was lost) |
+--          {'room'} (there is room, but for delayed messages) | {'missing'} |
 --          {'corrupt', why} | {'closed'} | {'busy', role, holder, milliseconds of its lease or -1} | {'lost'}
 local claimed, token = ARGV[4], ARGV[5]
 local before = recall_number(ARGV[2], ARGV[3])
@@ -22,7 +23,7 @@ local messages, lost = #ARGV - 6, ARGV[6] == '2'
 if bound > 0 and ARGV[6] ~= '1' then
   length = length or call('LLEN', LIST)
   local free = lost and math.max(0, bound - length) or places(bound, length, permits)
-  if free == 0 and length < bound then return {'full'} end
+  if free == 0 and length < bound then return await_room(bound, length, permits) end
   messages = math.min(messages, free)
 end
 if messages > 0 then

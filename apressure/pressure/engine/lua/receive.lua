@@ -1,16 +1,18 @@
 -- Receive messages: they are in flight under this client's lease. Acknowledge earlier ones in the same step.
 -- Statistics count a message when it is acknowledged. A message that has reached the limit of deliveries becomes a dead
 -- letter: it moves to another queue, and counts as consumed here and as produced there.
--- KEYS: those of the prelude; with a limit also those of the dead-letter queue, with 46 its reasons, and from 47 on the
+-- KEYS: those of the prelude; with a limit also those of the dead-letter queue, with 54 its reasons, and from 55 on the
 --       keys of which none may exist when that is created (each the :bound of a queue that it collides with)
 -- ARGV: 1 uid, 2 lease token, 3 '1' if the role may be taken for this (a receive by hand), 4 '1' if it was claimed,
 --       5 the most messages to receive, 6 milliseconds of the lease, 7 the sequence number to go on with,
 --       8 limit of deliveries of a message or 0, 9 sequence, 10 '1' if this repeats a step,
 --       11... acknowledged ranges (first, last, bytes)
 -- Returns: {'ok', {{messages}...}, {attempts} or {} (each the first), dead letters as `take` returns them} (without
---          messages: there may be more, try again) | {'empty'} | {'paused'} | {'closed'} | {'missing'} |
+--          messages: there may be more, try again) | {'empty', -1, due} |
+--          {'draining', -1, due} (closed and empty, but some are delayed) | {'paused'} | {'closed'} | {'missing'} |
 --          {'corrupt', why} | {'lost'} |
---          {'dead', why they cannot be moved} | {'busy', role, holder, milliseconds of its lease or -1}
+--          {'dead', why they cannot be moved} | {'busy', role, holder, milliseconds of its lease or -1};
+--          with the milliseconds after which a delayed message is due, or -1
 local uid, token, claimed, next_number, limit = ARGV[1], ARGV[2], ARGV[4], tonumber(ARGV[7]), tonumber(ARGV[8])
 
 -- After its repeat, this step would take the role again, and have messages in flight that no client knows of.
@@ -36,19 +38,24 @@ if not mine then
   if not entered then return refusal end
 end
 local again = call('LLEN', REDELIVERED) > 0  -- some have been delivered before
-local why = limit > 0 and again and not paused and obstacle(24, limit)
+local why = limit > 0 and again and not paused and obstacle(28, limit)
 if why then
   unclaim(CONSUMER, claimed)
   return {'dead', why}
 end
 
 ignore_memory_limit()
+local function nothing()
+  if closed == 0 then return {'empty', -1, wait_for_due(usual)} end
+  if delayed() > 0 then return {'draining', -1, wait_for_due()} end
+  return {'closed'}
+end
 if not mine then
   unclaim(CONSUMER, claimed)
   call('SET', KEYS[HOLDER + CONSUMER], uid)
   if call('LLEN', LIST) == 0 then
     normalise(bound)
-    return {closed == 1 and 'closed' or 'empty'}
+    return nothing()
   end
   call('DEL', KEYS[FREE + CONSUMER])
   next_there, hold = next_number, false
@@ -76,7 +83,7 @@ if number > next_number then
 else
   local taken = 0
   if not paused then
-    chunks, messages, attempts, taken, dead = take(tonumber(ARGV[5]), again, 24, limit)
+    chunks, messages, attempts, taken, dead = take(tonumber(ARGV[5]), again, 28, limit)
   end
   if #attempts > 0 or number > next_there then set_apart(numbers()) end
   local fields = {}
@@ -94,5 +101,5 @@ if messages == 0 and not hold and call('EXISTS', INFLIGHT, APART) == 0 then
 else
   call('HSET', KEYS[LEASE + CONSUMER], 'deadline', now() + ARGV[6], 'duration', ARGV[6], 'next', number)
 end
-if messages == 0 and dead == 0 then return {paused and 'paused' or closed == 1 and 'closed' or 'empty'} end
+if messages == 0 and dead == 0 then return paused and {'paused'} or nothing() end
 return {'ok', chunks, attempts, dead}

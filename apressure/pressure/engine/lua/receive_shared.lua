@@ -1,6 +1,6 @@
 -- Deliver messages to a member of the clients that share the consumer role, acknowledging others on the way.
--- KEYS: those of the prelude, 24 turns, 25 watch; with a limit also those of the dead-letter queue (48 its reasons),
---       and from 49 on the keys of which none may exist when it is made (each the :bound of a queue it collides with)
+-- KEYS: those of the prelude, 28 turns, 29 watch; with a limit also those of the dead-letter queue (56 its reasons),
+--       and from 57 on the keys of which none may exist when it is made (each the :bound of a queue it collides with)
 -- ARGV: 1 uid, 2 member's token, 3 the most messages to receive, 4 milliseconds of the lease, 5 sequence,
 --       6 '1' if this repeats a step, 7 limit of deliveries of a message or 0,
 --       8 place of this client in the line, or '' if it does not wait,
@@ -9,11 +9,12 @@
 -- Returns: {'ok', {{messages}...}, {attempts} or {} (each the first), dead letters as `take` returns them, number of
 --          the first}
 --          (without messages: there may be more, try again) | {'empty', milliseconds} (to one that does not wait) |
---          {'watch', milliseconds} (watch the queue) | {'turn', milliseconds} (wait in line) |
---          {'paused', milliseconds} | {'draining', milliseconds} (closed and empty, but other members have messages,
---          which may come back) |
+--          {'watch', milliseconds, due} (watch the queue) | {'turn', milliseconds} (wait in line) |
+--          {'paused', milliseconds} | {'draining', milliseconds, due} (closed and empty, but other members have
+--          messages, which may come back, or some are delayed) |
 --          {'closed'} | {'missing'} | {'corrupt', why} | {'lost'} | {'dead', why they cannot be moved};
---          with the milliseconds after which another member may turn out to be dead
+--          with the milliseconds after which another member may turn out to be dead, and those after which a delayed
+--          message is due, or -1
 local uid, token, sequence, limit, place = ARGV[1], ARGV[2], tonumber(ARGV[5]), tonumber(ARGV[7]), ARGV[8]
 local bound, wrong = check(CONSUMER)
 local lease = call('HMGET', KEYS[LEASE + CONSUMER], 'token', 'next', MEMBER .. token)
@@ -61,14 +62,14 @@ if is_paused(usual) then
   return {'paused', due()}
 end
 local again = call('LLEN', REDELIVERED) > 0
-local why = limit > 0 and again and obstacle(26, limit)
+local why = limit > 0 and again and obstacle(30, limit)
 if why then
   write_member(token, me)
   return {'dead', why}
 end
 -- A member takes no more than its share of what waits.
 local most = math.ceil(call('LLEN', LIST) / member_count())
-local chunks, messages, attempts, taken, dead = take(math.min(tonumber(ARGV[3]), math.max(1, most)), again, 26, limit)
+local chunks, messages, attempts, taken, dead = take(math.min(tonumber(ARGV[3]), math.max(1, most)), again, 30, limit)
 local first = math.max(next_number, tonumber(ARGV[9]))
 local fields = {}
 for i = 1, #chunks do
@@ -99,14 +100,15 @@ if closed == 0 then
   if place == '' then return {'empty', due()} end
   local left = watched_by_another(place)
   if left then return {'turn', math.min(due(), left)} end
-  return {'watch', due()}
+  return {'watch', due(), wait_for_due()}
 end
 if acknowledged > 0 then wake(TURNS, member_count() - 1) end  -- others may wait for the end
+if delayed() > 0 then return {'draining', due(), wait_for_due()} end
 if in_flight() == #numbers_in(ranges) then return {'closed'} end
 local known = {}
 for _, member in pairs(members()) do
-  if not member then return {'draining', due()} end  -- it comes back when it is time to heal
+  if not member then return {'draining', due(), wait_for_due()} end  -- it comes back when it is time to heal
   known[#known + 1] = member
 end
 if return_orphans(known) > 0 then return {'ok', {}, {}, 0, first} end
-return {'draining', due()}
+return {'draining', due(), wait_for_due()}

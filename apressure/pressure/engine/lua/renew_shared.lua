@@ -1,5 +1,5 @@
 -- Renew the lease of a member while its owner's event loop is blocked. The lease never gets shorter.
--- KEYS: those of the prelude, 24 turns, 25 watch
+-- KEYS: those of the prelude, 28 turns, 29 watch
 -- ARGV: 1 member's token, 2 milliseconds of the lease
 -- Returns: 1 | 2 if the queue is paused | {'missing'} | {'corrupt', why} | {'lost'}
 local lease = call('HMGET', KEYS[LEASE + CONSUMER], 'token', MEMBER .. ARGV[1])

@@ -14,8 +14,9 @@ local function did(kind, role, text, number)
 end
 
 local KINDS = {
-  list = {1, 5, 6, 11, 12, 15, 16, 19, 21},
+  list = {1, 5, 6, 11, 12, 15, 16, 19, 21, 25, 26},
   hash = {13, 14, 20},
+  zset = {23},
 }
 local kind_of = {}
 for kind, places in pairs(KINDS) do
@@ -23,13 +24,13 @@ for kind, places in pairs(KINDS) do
 end
 local function is_counter(i) return i >= 7 and i <= 10 end
 
-if collision(24) then return {'ok', done} end  -- the keys may belong to the other queue
+if collision(28) then return {'ok', done} end  -- the keys may belong to the other queue
 local exists = call('EXISTS', BOUND) == 1
-local still = mark({unpack(KEYS, 1, 22)}) == whole
+local still = mark({unpack(KEYS, 1, 26)}) == whole
 local unmoved = {producer = mark_of(PRODUCER) == marks.producer, consumer = mark_of(CONSUMER) == marks.consumer}
 
 local mixed = false  -- a key is of the wrong type
-for i = 1, 22 do
+for i = 1, 26 do
   local kind = call('TYPE', KEYS[i]).ok
   if kind ~= 'none' and kind ~= (kind_of[i] or 'string') and not is_counter(i) then
     if everything and i >= 13 then
@@ -87,7 +88,7 @@ end
 
 -- Entries that other programs wrote. One in APART may be a delivery: it goes back, so that nothing is lost.
 if everything then
-  local fields, entries, proper = foreign()
+  local fields, entries, proper, later = foreign()
   if #entries > 0 then
     call('LTRIM', REDELIVERED, 0, -#entries - #proper - 1)
     push('RPUSH', REDELIVERED, proper, 1, #proper)
@@ -97,7 +98,18 @@ if everything then
     put_back(fields)
     did('foreign_entry', nil, APART, #fields)
   end
+  if #later > 0 and exists then
+    local values = {}
+    for i = 1, #later do values[3 * i - 2], values[3 * i - 1], values[3 * i] = now(), 0, later[i] end
+    push('ZREM', DELAYED, later)
+    OP = ':' .. now()  -- a name for the entries, instead of that of a series
+    delay(0, values)
+    OP = KEYS[27]
+    did('foreign_entry', nil, DELAYED, #later)
+  end
 end
+
+if bound and delayed() > 0 and integer(KEYS[MESSAGES], '0') and integer(KEYS[BYTES], '0') then promote(bound) end
 
 -- Each role has one token, in a lease, the free list or a claim.
 for _, role in ipairs({PRODUCER, CONSUMER}) do
@@ -129,7 +141,7 @@ end
 if exists then
   -- Create makes the tokens in this order, and a producer writes its name before it takes the permit. So if there is no
   -- name, no permit, and nothing that a producer or consumer writes, the client died during Create.
-  if everything and still and call('EXISTS', NOT_FULL, LIST, CLOSED, unpack(KEYS, 13, 22)) == 0
+  if everything and still and call('EXISTS', NOT_FULL, LIST, CLOSED, unpack(KEYS, 13, 26)) == 0
       and call('EXISTS', KEYS[HOLDER + PRODUCER], KEYS[HOLDER + CONSUMER], unpack(KEYS, 7, 10)) == 0 then
     if call('LLEN', KEYS[FREE + PRODUCER]) == 0 then release(PRODUCER) end
     if call('LLEN', KEYS[FREE + CONSUMER]) == 0 then release(CONSUMER) end
@@ -160,10 +172,10 @@ elseif everything then
   if still and not freed and settled(PRODUCER) and settled(CONSUMER) then
     local messages = call('LLEN', LIST)
     if call('EXISTS', unpack(KEYS, 1, 12)) > 0 then
-      call('DEL', unpack(KEYS, 1, 22))
+      call('DEL', unpack(KEYS, 1, 26))
       did('half_deleted', nil, '', messages)
-    elseif call('EXISTS', unpack(KEYS, 13, 22)) > 0 then
-      call('DEL', unpack(KEYS, 13, 22))
+    elseif call('EXISTS', unpack(KEYS, 13, 26)) > 0 then
+      call('DEL', unpack(KEYS, 13, 26))
       did('leftovers')
     end
   end

@@ -1,17 +1,18 @@
 -- Move dead letters back to the end of their queue, as far as there is room, and drop their reasons: the oldest, or
 -- those that are chosen, in order up to the first one that is gone, or before the step takes too long.
--- KEYS: those of the prelude, of the queue that gets them; then those of the dead-letter queue, with 46 its reasons
+-- KEYS: those of the prelude, of the queue that gets them; then those of the dead-letter queue, with 54 its reasons
 -- ARGV: 1 uid, 2 sequence, 3 '1' if this repeats a step, 4 '1' if the producer role was claimed,
 --       5 '1' if the dead-letter queue's consumer role was claimed, 6 the most messages to move,
 --       7... chosen dead letters: each the message, and the time of its reason or ''
 -- Returns: {'ok', number moved (0 if the first chosen one is gone), number of dead letters left} | {'full'} |
+--          {'room'} (as put.lua) |
 --          {'missing'} | {'corrupt', why} | {'closed'} |
 --          {'busy', role, holder, milliseconds of its lease or -1} (the consumer role is the dead-letter queue's)
 local uid = ARGV[1]
 
 -- Return an answer, and give back both claims: a client that waits for one of the roles keeps none on the other.
 local function finish(answer)
-  switch_to(24)
+  switch_to(28)
   unclaim(CONSUMER, ARGV[5])
   switch_to(1)
   unclaim(PRODUCER, ARGV[4])
@@ -26,7 +27,7 @@ if wrong then
   return finish(wrong)
 end
 local closed = call('EXISTS', CLOSED)
-switch_to(24)
+switch_to(28)
 local dead_bound, dead_wrong = check(CONSUMER)
 if dead_wrong and dead_wrong[1] ~= 'missing' then
   refuse(dead_wrong, CONSUMER, '0', '', dead_bound)
@@ -41,7 +42,7 @@ if closed == 1 then return finish({'closed'}) end
 if left == 0 then return finish({'ok', 0, 0}) end
 local entered, refusal = enter(PRODUCER, ARGV[4], '')
 if not entered then return finish(refusal) end
-switch_to(24)
+switch_to(28)
 entered, refusal = enter(CONSUMER, ARGV[5], '')
 if not entered then return finish(refusal) end
 switch_to(1)
@@ -49,13 +50,14 @@ local most = math.min(#ARGV > 6 and (#ARGV - 6) / 2 or left, tonumber(ARGV[6]))
 if bound > 0 then most = math.min(most, places(bound, call('LLEN', LIST))) end
 
 ignore_memory_limit()  -- it needs no memory: it puts each message here that it takes there
-if ARGV[7] and not call('LPOS', KEYS[24], ARGV[7], 'RANK', -1) then return finish({'ok', 0, left}) end
+if ARGV[7] and not call('LPOS', KEYS[28], ARGV[7], 'RANK', -1) then return finish({'ok', 0, left}) end
 if most <= 0 then
   normalise(bound)
-  return finish({'full'})
+  local length = call('LLEN', LIST)
+  return finish(length < bound and delayed() > 0 and await_room(bound, length) or {'full'})
 end
-switch_to(24)
-local reasons = holds_reasons(KEYS[46]) and call('HLEN', KEYS[46]) > 0 and KEYS[46]
+switch_to(28)
+local reasons = holds_reasons(KEYS[54]) and call('HLEN', KEYS[54]) > 0 and KEYS[54]
 local messages, bytes, chosen = {}, 0, #ARGV > 6
 if chosen then
   call('LREM', KEYS[FREE + CONSUMER], 0, '')  -- changes nothing; but a user without the right to LREM fails here

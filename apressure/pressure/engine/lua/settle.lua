@@ -1,10 +1,10 @@
 -- Acknowledge deliveries, give others back, and renew the lease, or end it.
--- KEYS: those of the prelude; where there are errors, or redelivered messages are acknowledged, then 24 the reasons of
+-- KEYS: those of the prelude; where there are errors, or redelivered messages are acknowledged, then 28 the reasons of
 --       the dead-letter queue
 -- ARGV: 1 lease token, 2 milliseconds of the lease, 3 '1' to give the role back, and all that is in flight,
 --       4 sequence, 5 '1' if this repeats a step, 6 the first number of deliveries that were never handed out, or 0,
 --       7 number of arguments that acknowledge, 8... acknowledged ranges (first, last, bytes), then
---       deliveries to give back, each a number or 'number:error'; with 3, errors only say why what goes back failed
+--       deliveries to give back, as `read_returned` reads them; with 3, errors only say why what goes back failed
 -- Returns: number of deliveries settled | {'ok', that number, 1} (the queue is paused) | {'missing'} |
 --          {'corrupt', why} | {'lost'}
 if ARGV[5] == '1' then
@@ -30,12 +30,13 @@ if wrong then return refuse(wrong, CONSUMER, '0', ARGV[1], bound) end
 ignore_memory_limit()
 local acks, unseen = tonumber(ARGV[7]), tonumber(ARGV[6])
 if unseen == 0 then unseen = nil end
-local returned, errors = read_returned(8 + acks, leave)
-if errors then note_failures(errors, KEYS[24]) end
-forget_failures(ARGV, 8, 7 + acks, KEYS[24])
+local returned, errors, dues = read_returned(8 + acks, leave)
+if errors then note_failures(errors, KEYS[28]) end
+forget_failures(ARGV, 8, 7 + acks, KEYS[28])
 local settled = acknowledge(ARGV, 8, 7 + acks)
-settled = settled + return_deliveries(returned, unseen)
+settled = settled + put_off(ARGV[4], dues) + return_deliveries(returned, unseen)
 if leave then settled = settled + return_everything(unseen) end
+if delayed() > 0 then promote(bound) end
 normalise(bound)
 if leave or (lease[3] ~= '1' and call('EXISTS', INFLIGHT, APART) == 0) then
   call('DEL', KEYS[LEASE + CONSUMER])

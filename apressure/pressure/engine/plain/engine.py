@@ -17,6 +17,7 @@ from apressure import validation
 from apressure.concurrency.settle import note_sent
 from apressure.connection.client import Client
 from apressure.core.counts import Counts
+from apressure.core.due import Due
 from apressure.core.errors import closed
 from apressure.core.waiting import Wait
 from apressure.exceptions import (
@@ -91,14 +92,26 @@ class Plain(Engine):
         paused = False
         with contextlib.suppress(PermissionDeniedError):
             paused = await ask(b"EXISTS", keys.paused)
-        return [bound, length, ended, 0, counters, *roles, [], paused]
+        return [bound, length, ended, 0, counters, *roles, [], paused, *await self._delayed()]
+
+    async def _delayed(self) -> tuple[int, int]:
+        """Return how many messages are delayed, and milliseconds until the first of them is due, or -1."""
+        with contextlib.suppress(PermissionDeniedError):
+            if delayed := await self._ask(b"ZCARD", self.keys.delayed):
+                first = await self._ask(b"ZRANGE", self.keys.delayed, 0, 0, b"WITHSCORES")
+                seconds, microseconds = map(int, await self._ask(b"TIME"))
+                if first:
+                    return delayed, max(0, int(float(first[1]) - seconds * 1000 - microseconds / 1000))
+        return 0, -1
 
     async def peek(self, index: int) -> bytes | None:
         if not await self.exists():
             raise missing(self.name)
         return await self._ask(b"LINDEX", self.keys.messages, index)  # type: ignore[no-any-return]
 
-    async def put(self, put: Put, timeout: float | None, force: bool = False) -> None:
+    async def put(self, put: Put, timeout: float | None, force: bool = False, due: Due | None = None) -> None:
+        if due is not None:  # another client of this kind would not know of the time
+            self.scripted("a delayed put")
         validation.timeout(timeout)
         self.check("producer")
 

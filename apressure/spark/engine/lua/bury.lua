@@ -1,11 +1,11 @@
 -- Move rows of a batch that Spark has processed without them to the dead-letter queue: those that could not be decoded.
 -- Statistics count them as consumed already. Safe to repeat.
--- KEYS: those of the queue's prelude, 24 the group's state, 25 the list of the batch, from 26 on those of the dead-letter
---       queue, with 48 its reasons, and from 49 on the keys of which none may exist when that is created (each the :bound
+-- KEYS: those of the queue's prelude, 28 the group's state, 29 the list of the batch, from 30 on those of the dead-letter
+--       queue, with 56 its reasons, and from 57 on the keys of which none may exist when that is created (each the :bound
 --       of a queue that it collides with)
 -- ARGV: 1 epoch, 2 number of the batch, 3 why they could not be decoded, 4 the most to move in this step
 -- Returns: {'ok', how many are left} | {'fenced', current epoch} | {'dead', why they cannot be moved}
-local GROUP, BATCH, field, first = KEYS[24], KEYS[25], 'bad-' .. ARGV[2], 26
+local GROUP, BATCH, field, first = KEYS[28], KEYS[29], 'bad-' .. ARGV[2], 30
 local most = tonumber(ARGV[4])
 local epoch = call('HGET', GROUP, 'epoch')
 if epoch ~= ARGV[1] then return {'fenced', epoch or ''} end
@@ -31,7 +31,7 @@ for i = 1, #found do
     left[#left + 1] = position .. ':' .. times
   end
 end
-local reasons = KEYS[first + 22]
+local reasons = KEYS[first + 26]
 if holds_reasons(reasons) then write_reasons(reasons, values) end
 if #dead > 0 then add_dead_letters(first, dead, attempts) end
 if #left > 0 then call('HSET', GROUP, field, table.concat(left, ' ')) else call('HDEL', GROUP, field) end

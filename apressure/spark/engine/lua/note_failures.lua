@@ -1,9 +1,9 @@
 -- Note which rows of a slice of a batch cannot be decoded, and how often each of them was tried.
--- KEYS: those of the queue's prelude, 24 the group's state
+-- KEYS: those of the queue's prelude, 28 the group's state
 -- ARGV: 1 number of the batch, 2 position of the slice's first row (0 is the oldest of the batch), 3 position behind its
 --       last row, 4... positions of the rows that cannot be decoded
 -- Returns: {'ok', how often the row was tried that was tried least, or 0 if all can be decoded}
-local GROUP, field, begin, upto = KEYS[24], 'bad-' .. ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local GROUP, field, begin, upto = KEYS[28], 'bad-' .. ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local before, tried, entries, least = call('HGET', GROUP, field), {}, {}, 0
 for position, times in string.gmatch(before or '', '(%d+):(%d+)') do
   if tonumber(position) >= begin and tonumber(position) < upto then

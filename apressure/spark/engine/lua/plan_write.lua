@@ -1,11 +1,11 @@
 -- Decide which parts a write to several queues consists of: those of the first call. Its plan is kept beside the queue for
 -- rows without a queue of their own. Safe to repeat.
--- KEYS: those of the queue's prelude, 24 the queue's sinks
+-- KEYS: those of the queue's prelude, 28 the queue's sinks
 -- ARGV: 1 the write (a query's id), 2 number of its batch, 3 the plan
 -- Returns: {'ok', the plan of the first call} | {'done'} (the write is in the queues already) | {'alone'} (the first call
 --          was without a plan: all of its parts are for this queue) | {'other', number of the batch that is not complete} |
 --          {'missing'} | {'corrupt', why}
-local SINKS = KEYS[24]
+local SINKS = KEYS[28]
 local field, batch = ARGV[1] .. ':plan', tonumber(ARGV[2])
 local number, plan = string.match(call('HGET', SINKS, field) or '', '^(%d+) (.*)$')
 number = tonumber(number)

@@ -1,11 +1,12 @@
 -- Move messages of a write's next part into the queue, as far as there is room (specification: Put). Safe to repeat.
--- KEYS: those of the queue's prelude, 24 the queue's sinks, 25 the write's parts that are not in the queue,
---       26 the part's list
+-- KEYS: those of the queue's prelude, 28 the queue's sinks, 29 the write's parts that are not in the queue,
+--       30 the part's list
 -- ARGV: 1 uid, 2 '1' if the producer role was claimed, 3 the write, 4 number of its batch, 5 the part: "TOKEN messages bytes",
 --       6 the most to move in this step, 7 '1' to remember that the batch is complete, since its commit may be repeated
--- Returns: {'ok', messages moved, the next part or ''} | {'full'} | {'gone'} | {'missing'} | {'corrupt', why} |
+-- Returns: {'ok', messages moved, the next part or ''} | {'full'} | {'room'} (delayed messages take it) |
+--          {'gone'} | {'missing'} | {'corrupt', why} |
 --          {'closed'} | {'busy', role, holder, milliseconds of its lease or -1}
-local SINKS, REMAINING, PART = KEYS[24], KEYS[25], KEYS[26]
+local SINKS, REMAINING, PART = KEYS[28], KEYS[29], KEYS[30]
 local claimed, write = ARGV[2], ARGV[3]
 local first = call('LINDEX', REMAINING, 0)
 if first ~= ARGV[5] then
@@ -27,6 +28,7 @@ local staged, recorded, size = call('LLEN', PART), string.match(first, '^%S+ (%d
 if staged == 0 then return {'gone'} end
 local room = bound > 0 and places(bound, length, permits) or staged
 if room <= 0 then
+  if length < bound and delayed() > 0 then return await_room(bound, length, permits) end
   normalise(bound, length, permits)
   return {'full'}
 end

@@ -1,15 +1,15 @@
 -- Take messages out of the queue for the batch after `start`, and seal it when it has enough, or the queue is empty
 -- (specification: Get). A sealed batch is returned as it is; an incomplete one is filled further. Safe to repeat.
--- KEYS: those of the queue's prelude, 24 the group's state, 25 the list of the batch after `start`
+-- KEYS: those of the queue's prelude, 28 the group's state, 29 the list of the batch after `start`
 -- ARGV: 1 uid, 2 '1' if the consumer role was claimed, 3 epoch, 4 `start`: the number of the last batch that the query has,
 --       5 the most messages of the batch or 0, 6 the most to move in this step,
 --       7 how many messages may ever have left the queue, or '' for any number,
 --       8 '1' to seal an empty batch where the queue is closed and empty,
 --       9 the most bytes of the batch or 0; the messages of one step more may be in it
--- Returns: {'sealed', number} | {'more', messages in it so far} | {'empty'} (or paused) | {'closed'} (and empty) |
+-- Returns: {'sealed', number} | {'more', messages in it so far} | {'empty'} (or paused, or delayed) | {'closed'} (and empty) |
 --          {'fenced', current epoch} | {'behind', number of the last committed batch} | {'missing'} | {'corrupt', why} |
 --          {'busy', role, holder, milliseconds of its lease or -1}
-local GROUP, BATCH = KEYS[24], KEYS[25]
+local GROUP, BATCH = KEYS[28], KEYS[29]
 local claimed, start, most, most_bytes = ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[9])
 local epoch = call('HGET', GROUP, 'epoch')
 local state, answer = naturals(GROUP, 'committed', 'sealed', 'rows')
@@ -57,7 +57,7 @@ if paused then waiting = 0 end
 if waiting == 0 or is_full() then
   unclaim(CONSUMER, claimed)
   if staged > 0 then return seal() end
-  if closed == 0 or length > 0 or paused then return {'empty'} end
+  if closed == 0 or length > 0 or paused or delayed() > 0 then return {'empty'} end
   if ARGV[8] ~= '1' then return {'closed'} end
   ignore_memory_limit()
   call('HSET', GROUP, 'empty-' .. (start + 1), 1)
@@ -90,14 +90,15 @@ if whole then
     call('SET', KEYS[BYTES + 2 * CONSUMER], call('GET', KEYS[BYTES + 2 * PRODUCER]))
   end
   call('RENAME', LIST, BATCH)
-  call('DEL', REDELIVERED)
+  call('DEL', REDELIVERED, POPPED)
 else
   local portions, bytes
   portions, taken, bytes = pop(math.min(waiting, tonumber(ARGV[6]), most > 0 and most - staged or waiting))
   for i = 1, #portions do call('LPUSH', BATCH, unpack(portions[i])) end
   count(CONSUMER, taken, bytes)
   staged_bytes = staged_bytes + bytes
-  if taken == length then call('DEL', REDELIVERED) end
+  shift(taken)
+  if taken == length then call('DEL', REDELIVERED, POPPED) end
 end
 staged = staged + taken
 normalise(bound, length - taken, permits, taken > 0)

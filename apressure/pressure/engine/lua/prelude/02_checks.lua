@@ -9,6 +9,11 @@ local function integer(key, default)
   return tonumber(text)
 end
 
+-- How many messages are delayed. (A queue without any needs no rights on sorted sets.)
+local function delayed()
+  return call('EXISTS', DELAYED) == 1 and call('ZCARD', DELAYED) or 0
+end
+
 -- Check what a step needs before it writes: the bound is a number, the lists are lists (otherwise LLEN raises an
 -- error), and the role's statistics are numbers.
 -- Returns: the bound, nil, length of the queue, permits in :not_full |
@@ -22,6 +27,10 @@ local function check(role)
   local _
   _, wrong = integer(KEYS[MESSAGES + 2 * role], '0')
   if not wrong then _, wrong = integer(KEYS[BYTES + 2 * role], '0') end
+  if not wrong and role ~= PRODUCER and delayed() > 0 then  -- any step may have to put what is due
+    _, wrong = integer(KEYS[MESSAGES + 2 * PRODUCER], '0')
+    if not wrong then _, wrong = integer(KEYS[BYTES + 2 * PRODUCER], '0') end
+  end
   return bound, wrong, length, permits
 end
 
@@ -62,7 +71,7 @@ end
 -- Create the queue, and clear what an earlier queue of the name left behind.
 local function make(bound)
   call('SET', BOUND, bound)
-  for i = FIRST, FIRST + 21 do
+  for i = FIRST, FIRST + 25 do
     if KEYS[i] ~= BOUND then call('DEL', KEYS[i]) end
   end
   call('LPUSH', KEYS[FREE + PRODUCER], 1)

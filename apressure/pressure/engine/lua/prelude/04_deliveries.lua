@@ -1,6 +1,18 @@
 -- fakeredis has no digests: there, a message stands for itself.
 local digest_of = redis.sha1hex or function(message) return message end
 
+-- How many messages have left the line, as POPPED counts that; nil where nobody counts.
+local function popped_so_far()
+  local text = redis.pcall('GET', POPPED)
+  return type(text) == 'string' and natural(text) or nil
+end
+
+-- So many messages have left the line at its right end, or, where that is below 0, came back there.
+local function shift(messages)
+  local popped = popped_so_far()
+  if popped then call('SET', POPPED, string.format('%.0f', popped + messages)) end
+end
+
 -- Returns: the number of the oldest delivery in INFLIGHT, the number after its newest one
 local function numbers()
   local next_number = natural(call('HGET', KEYS[LEASE + CONSUMER], 'next')) or 1e15  -- unknown: above all others
@@ -50,6 +62,7 @@ local function put_back(sequences, untouched)
   end
   call('HDEL', APART, '')  -- changes nothing; but a user without the right to HDEL fails here, before the RPUSH
   push('RPUSH', LIST, payloads, 1, #payloads)
+  shift(-#payloads)
   push('RPUSH', REDELIVERED, tried, 1, #tried)
   push('HDEL', APART, sequences, 1, #sequences)
   return #payloads
@@ -71,6 +84,7 @@ local function return_everything(untouched)
     if not untouched or number < untouched then tried[#tried + 1] = '1:' .. digest_of(payload) end
   end
   push('RPUSH', REDELIVERED, tried, 1, #tried)
+  shift(oldest - next_number)
   local sequences = call('HKEYS', APART)
   table.sort(sequences, function(a, b) return (natural(a) or 0) < (natural(b) or 0) end)
   return next_number - oldest + put_back(sequences, untouched)

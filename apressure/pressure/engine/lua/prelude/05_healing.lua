@@ -62,21 +62,26 @@ local function heal(role, bound, careful, ended)
   return expired, items, abandoned, overlong
 end
 
--- Look for unusual states, and heal the roles if there is one.
+-- Look for unusual states, and heal the roles if there is one; and put what is due into the line.
 -- mine: the role of this step's own lease, which must not be healed; or nil.
+-- broken: a statistic cannot be used, so nothing is put.
 -- Returns: 1 if the queue is closed, or 0; true if all is as usual: no claim, no pause, no producer's lease, nothing
---          healed; true if the consumer has a lease
-local function survey(bound, careful, mine)
+--          healed, nothing delayed; true if the consumer has a lease
+local function survey(bound, careful, mine, broken)
   local left, overlong = lasts(CONSUMER)
   local leased = left ~= nil
   local fine = leased and left > 0 and not overlong
       or not leased and call('EXISTS', KEYS[LEASE + CONSUMER], INFLIGHT, APART) == 0
-  if call('EXISTS', CLOSED, PAUSED, KEYS[LEASE + PRODUCER], KEYS[CLAIM + PRODUCER], KEYS[CLAIM + CONSUMER]) == 0
-      and fine then
-    return 0, true, leased
+  local unusual = call('EXISTS', CLOSED, PAUSED, KEYS[LEASE + PRODUCER], KEYS[CLAIM + PRODUCER],
+                       KEYS[CLAIM + CONSUMER], DELAYED, POPPED)
+  if unusual == 0 and fine then return 0, true, leased end
+  if fine and unusual == call('EXISTS', DELAYED, POPPED) then  -- nothing else is unusual
+    if bound and not broken and delayed() > 0 then promote(bound, careful) end
+    return 0, false, leased
   end
   if mine ~= PRODUCER then heal(PRODUCER, bound, careful) end
   if mine ~= CONSUMER then heal(CONSUMER, bound, careful) end
+  if bound and not broken and delayed() > 0 then promote(bound, careful) end
   return call('EXISTS', CLOSED), false, leased
 end
 
@@ -113,7 +118,7 @@ end
 -- left, so that the client that deletes the queue can finish.
 local function refuse(wrong, role, claimed, token, bound)
   if bound then
-    survey(bound, true)  -- even with a broken statistic, a dead client's role goes back
+    survey(bound, true, nil, true)  -- even with a broken statistic, a dead client's role goes back
   elseif wrong[1] == 'missing' then
     if token ~= '' and call('HGET', KEYS[LEASE + role], 'token') == token then
       call('LLEN', KEYS[FREE + role])

@@ -1,8 +1,3 @@
-local function count(role, messages, bytes)
-  call('INCRBY', KEYS[MESSAGES + 2 * role], messages)
-  call('INCRBY', KEYS[BYTES + 2 * role], bytes)
-end
-
 -- Pop up to max messages, or about 1 MiB of them, in chunks whose size follows the size of the messages.
 -- command, key: another end, and another list; nil for the next messages of the queue.
 -- Returns: {{messages}...}, number of messages, their bytes
@@ -93,27 +88,39 @@ local function acknowledge(values, from, to)
   return messages
 end
 
--- Read an entry of REDELIVERED. Returns: how often the message was delivered, its digest | nil for any other text
+-- Read an entry of REDELIVERED: 'times:digest' or 'times@place:digest'.
+-- Returns: how often the message was delivered, its digest, its place or nil | nil for any other text
 local function redelivery(entry)
-  local times, digest = string.match(entry, '^(%d+):(.*)$')
+  local times, place, digest = string.match(entry, '^(%d+)(@?%d*):(.*)$')
   times = natural(times)
-  if times then return times, digest end
+  if not times then return nil end
+  if place == '' then return times, digest end
+  place = natural(string.sub(place, 2))
+  if place then return times, digest, place end
 end
 
 -- How often each of these messages, which were just popped, has been delivered, this time included.
 -- The entries of REDELIVERED are in the order of the right end of the queue: how often, and the message's digest. Other
 -- clients pop messages without their entries. So entries that were passed over are dropped, and also the oldest ones,
 -- if there are more entries than messages.
+-- A message that was delayed comes back at the left end, behind messages that may have the same content. So its entry
+-- says at which place of the line it is: POPPED counts what leaves the line, and it will be the one with that number.
+-- Other clients do not count; then it comes earlier. So a message takes the attempts of an entry with its content,
+-- unless a message with that content still is at the place of the entry. An entry whose place
+-- has passed is dropped.
 local function attempts_of(messages)
   local attempts = {}
   for i = 1, #messages do attempts[i] = 1 end
   local total = call('LLEN', REDELIVERED)
   if total == 0 then return attempts end
+  local popped = popped_so_far()
+  shift(#messages)
   local entries = call('LRANGE', REDELIVERED, -(#messages + 100), -1)
-  local places, times = {}, {}  -- digest -> the places of its entries, the rightmost last
+  local places, times, stand = {}, {}, {}  -- digest -> the places of its entries, the rightmost last
   for j = 1, #entries do
     local digest
-    times[j], digest = redelivery(entries[j])
+    times[j], digest, stand[j] = redelivery(entries[j])
+    if not popped then stand[j] = nil end
     if digest then
       places[digest] = places[digest] or {}
       table.insert(places[digest], j)
@@ -121,16 +128,33 @@ local function attempts_of(messages)
   end
   local last = #entries
   for i = 1, #messages do
-    local found = places[digest_of(messages[i])]
-    while found and #found > 0 and found[#found] > last do table.remove(found) end
-    if found and #found > 0 then
-      last = found[#found] - 1
-      attempts[i] = times[last + 1] + 1
+    local digest = digest_of(messages[i])
+    local found = places[digest]
+    local j = found and found[#found]
+    while j and (j > last or stand[j] and stand[j] < popped + i) do
+      table.remove(found)
+      j = found[#found]
+    end
+    local later = j and stand[j] and stand[j] > popped + i and stand[j] - popped
+    if later then
+      later = messages[later] or later > #messages and call('LINDEX', LIST, #messages - later)
+      if later and digest_of(later) == digest then j = nil end  -- that one has been delivered before, this one has not
+    end
+    if j then
+      last = j - 1
+      attempts[i] = times[j] + 1
     end
   end
-  local kept = math.min(total - #entries + last, call('LLEN', LIST))
+  for j = 1, last do
+    if stand[j] and stand[j] <= popped + #messages then
+      last = j - 1
+      break
+    end
+  end
+  local length, kept = call('LLEN', LIST), total - #entries + last
+  if not popped or length == 0 then kept = math.min(kept, length) end
   if kept == 0 then
-    call('DEL', REDELIVERED)
+    call('DEL', REDELIVERED, POPPED)
   elseif kept < total then
     local right = total - #entries + last - 1
     call('LTRIM', REDELIVERED, right - kept + 1, right)

@@ -1,7 +1,8 @@
--- Find entries that other programs wrote, among the first thousand of APART and of REDELIVERED.
--- Returns: the fields of APART that are no deliveries, the entries of REDELIVERED that are invalid, its valid entries
+-- Find entries that other programs wrote, among the first thousand of APART, of REDELIVERED and of DELAYED.
+-- Returns: the fields of APART that are no deliveries, the entries of REDELIVERED that are invalid, its valid entries,
+--          the entries of DELAYED that are not ours
 local function foreign()
-  local fields, entries, proper = {}, {}, {}
+  local fields, entries, proper, later = {}, {}, {}, {}
   if call('TYPE', APART).ok == 'hash' then
     local all = call('HKEYS', APART)
     for i = 1, math.min(#all, CHUNK) do
@@ -15,7 +16,13 @@ local function foreign()
       to[#to + 1] = entry
     end
   end
-  return fields, entries, proper
+  if call('TYPE', DELAYED).ok == 'zset' then
+    for _, entry in ipairs(call('ZRANGE', DELAYED, 0, CHUNK - 1)) do
+      local _, _, odd = look_later(entry)
+      if odd then later[#later + 1] = entry end
+    end
+  end
+  return fields, entries, proper, later
 end
 
 -- The state of a key, whatever its type: {type, size, the beginning of a string or the token of a lease}.
@@ -24,6 +31,7 @@ local function state_of(key)
   if kind == 'string' then return {kind, call('STRLEN', key), call('GETRANGE', key, 0, 4095)} end
   if kind == 'list' then return {kind, call('LLEN', key), ''} end
   if kind == 'hash' then return {kind, call('HLEN', key), call('HGET', key, 'token') or ''} end
+  if kind == 'zset' then return {kind, call('ZCARD', key), ''} end
   return {kind, 0, ''}
 end
 

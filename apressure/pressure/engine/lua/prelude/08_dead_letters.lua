@@ -9,7 +9,7 @@ local function misfit(first)
   elseif wrong and wrong[1] == 'corrupt' then
     why = wrong[2]
   elseif not bound then
-    local other = collision(first + 23)
+    local other = collision(first + 27)
     if other then
       why = LIST .. ' would share a key with the queue ' .. string.sub(KEYS[other], 1, -7)
     elseif call('EXISTS', CLOSED) == 1 then
@@ -30,11 +30,16 @@ local function obstacle(first, limit)
   end
 end
 
--- Has the next message been delivered before? Then it travels alone: a message that kills its consumer must not use up
--- the attempts of others.
-local function suspect()
+-- How many of the next `most` messages may travel together. One that has been delivered before travels alone: a message
+-- that kills its consumer must not use up the attempts of others.
+local function unsuspected(most)
   local entry, message = call('LINDEX', REDELIVERED, -1), call('LINDEX', LIST, -1)
-  return entry and message and string.match(entry, ':(.*)') == digest_of(message)
+  if not (entry and message) then return most end
+  local _, digest, place = redelivery(entry)
+  if digest == digest_of(message) then return 1 end
+  local popped = place and popped_so_far()
+  if not popped or place <= popped + 1 then return most end
+  return math.min(most, place - popped - 1)  -- as far as it, which is behind some others
 end
 
 -- Why messages failed is in a hash beside the dead-letter queue, in these fields:
@@ -115,20 +120,26 @@ local function forget_failures(values, from, to, key)
   push('HDEL', key, fields, 1, #fields)
 end
 
--- Read what a step gives back: ARGV[from...], each 'number' or 'number:error'.
--- leave: all that is in flight goes back in order, so only the errors matter.
--- Returns: the numbers to give back | {number -> error}, or nil if there are no errors
+-- Read what a step gives back: ARGV[from...], each 'number' or 'number:error', and with '>milliseconds' behind the
+-- number if it is due after these.
+-- leave: all that is in flight goes back in order, so only the errors matter, and when some are due.
+-- Returns: the numbers to give back | {number -> error}, or nil if there are no errors | {number -> when it is due}
 local function read_returned(from, leave)
-  local returned, errors = {}, nil
+  local returned, errors, dues = {}, nil, {}
   for i = from, #ARGV do
-    local number, text = string.match(ARGV[i], '^(%d+):(.*)$')
-    if number then
+    local number, due, text = string.match(ARGV[i], '^(%d+)>?(%d*)(.*)$')
+    number = tonumber(number)
+    if text ~= '' then
       errors = errors or {}
-      errors[tonumber(number)] = text
+      errors[number] = string.sub(text, 2)
     end
-    if not (number and leave) then returned[#returned + 1] = tonumber(number or ARGV[i]) end
+    if due ~= '' then
+      dues[number] = due
+    elseif not (text ~= '' and leave) then
+      returned[#returned + 1] = number
+    end
   end
-  return returned, errors
+  return returned, errors, dues
 end
 
 -- Keep why messages of this queue become dead letters. attempts: how often each was delivered.
@@ -169,7 +180,7 @@ end
 -- attempts: how often each of the messages was delivered.
 -- Returns: their bytes, and how many dead letters there were before
 local function add_dead_letters(first, dead, attempts)
-  keep_reasons(KEYS[first + 22], dead, attempts)
+  keep_reasons(KEYS[first + 26], dead, attempts)
   local bytes = 0
   for i = 1, #dead do bytes = bytes + #dead[i] end
   switch_to(first)
@@ -199,7 +210,7 @@ local function take(most, again, first, limit)
   local chunks, messages, attempts, dead, died = {}, 0, {}, {}, {}
   local total, taken = 0, 0
   repeat
-    local popped, count_of, bytes = pop((limit == 1 or limit > 0 and suspect()) and 1 or most)
+    local popped, count_of, bytes = pop(limit == 1 and 1 or limit > 0 and unsuspected(most) or most)
     local all = again and count_of > 0 and flat(popped)
     if all then
       local tried, kept = attempts_of(all), {}

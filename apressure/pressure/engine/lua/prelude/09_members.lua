@@ -142,6 +142,7 @@ end
 local function return_orphans(alive)
   local returned, orphans = call('LLEN', INFLIGHT), {}
   for _ = 1, returned do call('LMOVE', INFLIGHT, LIST, 'LEFT', 'RIGHT') end
+  shift(-returned)
   for _, field in ipairs(call('HKEYS', APART)) do
     local owned, number = false, natural(field)
     for i = 1, number and #alive or 0 do owned = owned or owns(alive[i], number, number) end
