@@ -23,6 +23,12 @@ async def push(
     return pushed
 
 
+async def delay(steps: EventSteps, events: Sequence[tuple[bytes, bytes, bytes]], expected: bool = False) -> bytes:
+    """Put events for later; see `EventSteps.send_delay`."""
+    pushed: bytes = await _answer(lambda on_answer: steps.send_delay(steps.series(), events, expected, on_answer))
+    return pushed
+
+
 async def pop(steps: EventSteps, most: int = 1, lease: float = 30.0, place: bytes = b"", **want: Any) -> Any:
     """Pop events for so many seconds; see `EventSteps.send_pop`."""
     wanted = Want(int(lease * 1000), **want)

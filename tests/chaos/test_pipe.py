@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from apressure import AsyncQueue, Client, DurabilityError, EventQueue, Many, pipe
+from apressure import AsyncQueue, Backoff, Client, DurabilityError, EventQueue, Many, pipe
 from apressure.embedded import EmbeddedServer
 from tests.chaos import test_events
 from tests.chaos.load import QUICK
@@ -187,7 +187,7 @@ async def random_schedule(url: str, rng: random.Random, name: str) -> tuple[list
     batch = rng.choice((None, None, 1, 5))
     options: dict[str, Any] = {
         "batch": batch, "concurrency": rng.randrange(1, 5), "close": True, "exactly_once": True,
-        "retry_delay": 0, "lease": 0.5, "shared": shared,
+        "retry": Backoff(0), "lease": 0.5, "shared": shared,
     }  # fmt: skip
     troubled = True
 

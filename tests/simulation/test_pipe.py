@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import Any
 
-from apressure import AsyncQueue, LeaseLostError, Many, QueueClosedError, pipe
+from apressure import AsyncQueue, Backoff, LeaseLostError, Many, QueueClosedError, pipe
 from tests.simulation.crowd import USUAL, Crowd
 from tests.simulation.ledger import check_left
 from tests.simulation.world import URL, Sim, connected, run
@@ -39,7 +39,7 @@ class Stages:
         self.crowd = Crowd(sim, 1 + sim.seconds(2))
         self._how: dict[str, Any] = {
             "batch": self._batch, "concurrency": 1 + sim.draw(4), "close": close, "exactly_once": True,
-            "retry_delay": 0.1, "lease": self.crowd.lease, "shared": sim.draw(3) == 0,
+            "retry": Backoff(0.1), "lease": self.crowd.lease, "shared": sim.draw(3) == 0,
         }  # fmt: skip
 
     def begin(self, most: int) -> None:

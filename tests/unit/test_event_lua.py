@@ -30,6 +30,7 @@ CODE = {name: re.sub(r"--.*", "", text) for name, text in {**LUA, "prelude": PRE
 EVENTS = [(b"a", b"1"), (b"b", b"2")]
 CALLS: dict[str, Callable[[EventSteps], Any]] = {
     "push": lambda steps: event_steps.push(steps, EVENTS, front=True, force=True, expected=True),
+    "delay": lambda steps: event_steps.delay(steps, [(*event, b"500") for event in EVENTS], expected=True),
     "pop": lambda steps: event_steps.pop(steps, 3, limit=2, expected=True, in_hand=4, place=b"me"),
     "settle": lambda steps: event_steps.settle(steps, EVENTS, "nack", anywhere=True),
     "extend": lambda steps: steps.extend(EVENTS, 5.0),
@@ -64,7 +65,7 @@ async def test_the_header_names_every_argument(name: str) -> None:
     request = await request_of(name)
     with contextlib.suppress(asyncio.CancelledError):
         assert names_every_argument(request, LUA[name])
-        assert len(request.call.keys) == (37 if name == "move" else 19)
+        assert len(request.call.keys) == (41 if name == "move" else 21)
         assert request.call.script.name == name
 
 
@@ -96,12 +97,13 @@ def test_what_rooms_share_is_defined_once() -> None:
 
 def test_the_keys_have_one_hash_tag_and_their_own_names() -> None:
     keys = EventKeys("a:b")
-    assert len(set(keys.as_source)) == len(keys.as_source) == 18
+    assert len(set(keys.as_source)) == len(keys.as_source) == 20
     assert all(b"{a:b}" in key for key in (*keys.as_source, keys.lock(b"x"), keys.operation("y")))
     assert keys.lock(b"x") == b"queue:{a:b}:lock:x"
 
 
 def test_names_are_found_among_keys() -> None:
     found = [b"queue:{b}:items", b"queue:{a:x}:consumers", b"queue:{a:x}:items", b"queue:{c}", b"queue:{d}:lock:x",
-             b"other:{e}:items", b"queue:{}:items", b"queue:{x}y}:items"]  # fmt: skip
-    assert names_among(found) == ["a:x", "b"]
+             b"other:{e}:items", b"queue:{}:items", b"queue:{x}y}:items", b"apressure:queue:{f}:delayed",
+             b"apressure:queue:{g}:bound", b"apressure:queue:{h}:later"]  # fmt: skip
+    assert names_among(found) == ["a:x", "b", "f", "g"]

@@ -116,8 +116,8 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
         {b"UID": "uid", b"HELD-P": "was claimed", TOKEN: "lease token", b"m1": "messages"},
     ),
     "delay": (
-        lambda steps, series: steps.delay(series, [(b"m1", b"60"), (b"m2", b"@61")], HELD, TOKEN, True, ignore),
-        {b"UID": "uid", HELD: "was claimed", TOKEN: "lease token", b"m1": "messages"},
+        lambda steps, series: steps.delay(series, [(b"m1", b"60"), (b"m2", b"@61")], TOKEN, True, ignore),
+        {b"UID": "uid", b"HELD-P": "was claimed", TOKEN: "lease token", b"m1": "messages"},
     ),
     "get": (
         lambda steps, series: steps.get(series, 17, PLACE, ignore),

@@ -18,7 +18,7 @@ from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
 from apressure.core.driver import Connection, OnAnswer
 from apressure.events.engine.answers import Event, Extended, changed, read
-from apressure.events.engine.keys import CREATED, PATTERNS, EventKeys, names_among
+from apressure.events.engine.keys import OURS, PATTERNS, EventKeys, names_among
 
 MAX_EVENTS: Final = 2000
 """The most events in one step, so that it does not hold up the server for more than a few milliseconds."""
@@ -329,6 +329,6 @@ class Mender:
 
 
 async def active_queues(client: Client, created: bool = False) -> list[str]:
-    """Return the names of all queues with events or consumers, or `created` by us, sorted: a scan of all keys."""
-    patterns = (*PATTERNS, CREATED) if created else PATTERNS
+    """Return the names of all queues with events or consumers, or `created` or delayed by us: a scan of all keys."""
+    patterns = (*PATTERNS, *OURS) if created else PATTERNS
     return names_among([key for pattern, kind in patterns async for key in client.scan(pattern, kind)])

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import pickle
+import subprocess
 import sys
 import textwrap
 import time
@@ -19,6 +20,7 @@ from apressure import Backoff, EventQueue, Failure, QueueDoesNotExistError, Retr
 from apressure.service.service import Served
 from apressure.testing import MemoryQueue, MemoryServer
 from apressure.testing.contract import begun, fails, in_time
+from tests.processes import start
 
 
 @pytest.fixture
@@ -206,7 +208,7 @@ async def test_a_kill_during_the_pause_changes_nothing(queue: EventQueue[bytes],
     )
     await queue.put(b"1")
     begun_at = time.time()
-    service = await asyncio.create_subprocess_exec(sys.executable, str(program))
+    service = await start(sys.executable, str(program), stderr=subprocess.PIPE)
 
     async def delayed() -> bool:
         return (await queue.statistics()).delayed == 1

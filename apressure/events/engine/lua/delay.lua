@@ -7,7 +7,8 @@ local before = recall(ARGV[1], ARGV[2])
 if before then return {'pushed', before} end
 local bound, refusal = open_to_puts(ARGV[3] == '1')
 if not bound then return refusal end
-local letters, places, ids, pairs_ = accepted(4, 3, bound > 0 and math.max(0, bound - occupied()) or math.huge)
+local room = bound > 0 and math.max(0, bound - occupied()) or math.huge
+local letters, places, ids, pairs_ = accepted(4, #ARGV, 3, room)
 if #ids > 0 then
   local scores = {}
   for i = 1, #ids do

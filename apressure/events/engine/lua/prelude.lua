@@ -382,12 +382,12 @@ local function open_to_puts(expected, back)
 end
 
 -- Which of some events a queue with so much room takes, in order.
--- width: how many arguments each has; the first two are its id and its contents
+-- first, last: where they are in ARGV | width: how many arguments each has; the first two are its id and its contents
 -- Returns: a letter for each that was looked at, as push.lua answers | the places of those that it takes in ARGV | their
 --          ids | their ids and contents
-local function accepted(first, width, room)
+local function accepted(first, last, width, room)
   local letters, places, ids, pairs_, seen = {}, {}, {}, {}, {}
-  for i = first, #ARGV, width do
+  for i = first, last, width do
     local id = ARGV[i]
     if seen[id] or is_known(id) then
       letters[#letters + 1] = 'd'

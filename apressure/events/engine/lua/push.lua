@@ -9,7 +9,7 @@ if before then return {'pushed', before} end
 local bound, refusal = open_to_puts(ARGV[5] == '1', ARGV[4] == '2')
 if not bound then return refusal end
 local room = bound > 0 and ARGV[4] == '0' and math.max(0, bound - occupied()) or math.huge
-local letters, _, ids, pairs_ = accepted(6, 2, room)
+local letters, _, ids, pairs_ = accepted(6, #ARGV, 2, room)
 if #ids > 0 then
   respect_memory_limit()
   publish(ids)
