@@ -46,8 +46,8 @@ class Backoff:
         return longest * random.uniform(0.5, 1.0) if self.jitter else longest
 
 
-async def pause_until(event: asyncio.Event, seconds: float) -> None:
-    """Pause for so many seconds, or until the event is set."""
+async def pause_until(event: asyncio.Event, seconds: float | None) -> None:
+    """Pause for so many seconds, None for any number, or until the event is set."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from apressure import logs
-from apressure.concurrency.backoff import Backoff
+from apressure.concurrency.backoff import Backoff, pause_until
 from apressure.exceptions import DurabilityError, PressureError, QueueDoesNotExistError
 from apressure.protocols import Consumer, Delays, Delivery, DeliverySource, NotesErrors, Tally
 from apressure.service.options import Options
@@ -202,8 +202,7 @@ class Dispatcher(ABC):
         self.failed += len(failed)
         kept = isinstance(delivery, Delays) and delivery.can_delay
         kept = kept and not (self._in_hand_only or self._arguments.ordered)
-        most = self._arguments.queue.max_attempts
-        if kept and most is not None and delivery.attempts >= most:
+        if kept and self._is_last(delivery):
             pause = 0.0  # it goes to the dead letters
         elif isinstance(error, Retry) and error.after is not None:
             pause = error.after
@@ -225,18 +224,21 @@ class Dispatcher(ABC):
             await self._give_back(unsettled, pause)
             return
         with self.tasks.retry(len(unsettled)):
-            await wait(self._stopped, pause)
+            await pause_until(self._stopped, pause)
             if not self._stopped.is_set():  # otherwise the consumer's block gives all messages back, in order
                 await self._give_back(unsettled)
 
-    async def _give_back(self, deliveries: Sequence[Delivery[Any]], pause: float = 0.0) -> None:
+    def _is_last(self, delivery: Delivery[Any]) -> bool:
+        """Whether this was the last attempt: given back, it becomes a dead letter."""
         most = self._arguments.queue.max_attempts
+        return most is not None and delivery.attempts >= most
+
+    async def _give_back(self, deliveries: Sequence[Delivery[Any]], pause: float = 0.0) -> None:
         options: dict[str, Any] = {"delay": pause} if pause else {}
         for each in deliveries if pause else reversed(deliveries):  # the last one that goes back now comes first
             with contextlib.suppress(PressureError):
                 await each.nack(**options)
-                last = most is not None and each.attempts >= most
-                self.outcomes["dead_lettered" if last else "retried"] += 1
+                self.outcomes["dead_lettered" if self._is_last(each) else "retried"] += 1
 
     async def _call_on_error(self, delivery: Delivery[Any], error: BaseException) -> None:
         """Tell the program of a failure. Its function may settle the delivery."""
@@ -261,7 +263,7 @@ class Dispatcher(ABC):
         name, most = self._arguments.queue.name, self._arguments.queue.max_attempts
         failed = logs.printable(delivery.id)
         if not outcome:
-            last = most is not None and delivery.attempts >= most
+            last = self._is_last(delivery)
             outcome = "it goes to the dead letters" if last else "it goes back"
             if not self.tasks.cancelled and not (last if kept else self._stopped.is_set()):
                 outcome += f" in {pause:.1f} s"
@@ -285,10 +287,3 @@ class Dispatcher(ABC):
             self._failure = error
         self.interrupt()
         self.tasks.cancel()
-
-
-async def wait(event: asyncio.Event, seconds: float) -> None:
-    """Wait for an event for some seconds."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()

@@ -194,8 +194,7 @@ class Keyed(Handling):
 
     def _expect(self, lane: _Lane, delivery: Delivery[Any]) -> _Return | None:
         """Keep a lane for an item that goes back, unless it becomes a dead letter."""
-        most = self._arguments.queue.max_attempts
-        if most is not None and delivery.attempts >= most:
+        if self._is_last(delivery):
             return None
         del self._failing[delivery.id]
         back = lane.returning = _Return(delivery.raw, delivery.attempts + 1, self._arrivals)

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from signal import Signals
 from typing import Final
 
-from apressure.concurrency.backoff import Backoff
+from apressure.concurrency.backoff import Backoff, pause_until
 from apressure.exceptions import PressureError
 from apressure.protocols import Creatable, Tally
 from apressure.service import handlers
 from apressure.service.batching import Batching
-from apressure.service.dispatcher import Arguments, Dispatcher, StoppedError, wait
+from apressure.service.dispatcher import Arguments, Dispatcher, StoppedError
 from apressure.service.handling import Handling
 from apressure.service.keyed import Keyed
 
@@ -139,7 +139,7 @@ class Service:
                         "%s lost the consumer role, and takes it again in %.1f s: %s", title, pause, error,
                         extra={"event": "serve_interrupted", "error": type(error).__name__, "seconds": pause, **extra},
                     )  # fmt: skip
-                    await wait(self._stopped, pause)
+                    await pause_until(self._stopped, pause)
                 finally:
                     self._past, self._current = self.tally()._replace(in_hand=0), None
         logger.info(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from apressure import validation
 from apressure.concurrency import background
+from apressure.concurrency.backoff import pause_until
 from apressure.protocols import Work
 from apressure.telemetry.families import BUCKETS, Reading
 from apressure.telemetry.handlers import Handler, name_of
@@ -148,9 +149,7 @@ class Metrics:
             await self.sample()
             while (pause := next_at - loop.time()) > 0 and not self._added.is_set():
                 self._turned_at = time.monotonic()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(pause, _HEARTBEAT)):
-                        await self._added.wait()
+                await pause_until(self._added, min(pause, _HEARTBEAT))
 
     async def sample(self) -> None:
         """Look at all queues once, for up to `timeout` seconds in all.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from apressure.concurrency import background
-from apressure.concurrency.backoff import Backoff
+from apressure.concurrency.backoff import Backoff, pause_until
 from apressure.concurrency.signals import listening
 from apressure.exceptions import MissingExtraError
 
@@ -175,9 +175,7 @@ class Processes:
                 "when a file changes" if pause is None else f"in {pause:.1f} s",
                 extra={"event": "worker_restarted", "number": number, "exit_code": code, "seconds": pause},
             )  # fmt: skip
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await ended.wait()
+            await pause_until(ended, pause)
 
     async def _once(self, number: int, ended: asyncio.Event) -> int:
         """Run one of the processes to its end; returns its exit code, or the negative number of the signal."""

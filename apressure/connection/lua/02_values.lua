@@ -7,6 +7,12 @@ local function now()
   return clock
 end
 
+-- When a message is due that was given as milliseconds from now, or as '@' and milliseconds since 1970.
+local function due_time(text)
+  if string.sub(text, 1, 1) == '@' then return tonumber(string.sub(text, 2)) end
+  return now() + tonumber(text)
+end
+
 -- The number in a text of ours, or nil: another program may have written there.
 -- (Lua writes numbers of up to 14 digits without an exponent.)
 local function natural(text)

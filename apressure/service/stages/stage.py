@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from types import CoroutineType
 from typing import Any, Final
 
-from apressure.concurrency.backoff import Backoff
+from apressure.concurrency.backoff import Backoff, pause_until
 from apressure.exceptions import LeaseLostError, PressureError
 from apressure.protocols import BufferedConsumer, Consumer, Delivery, Mover
 from apressure.service import handlers
 from apressure.service.calls import UNSEEN, Observation
-from apressure.service.dispatcher import Arguments, Dispatcher, wait
+from apressure.service.dispatcher import Arguments, Dispatcher
 from apressure.service.stages import results
 from apressure.service.stages.flow import Outbox, ReadAhead, excused
 
@@ -196,7 +196,7 @@ class Stage(Dispatcher):
                     return
                 if not moved and self._outbox:
                     with excused(self._outbox.first):
-                        await wait(self._stopped, _PAUSES.pause(failures - 1))
+                        await pause_until(self._stopped, _PAUSES.pause(failures - 1))
         finally:
             self._moving = False
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from apressure import logs
 from apressure.concurrency import background
-from apressure.concurrency.backoff import Backoff
+from apressure.concurrency.backoff import Backoff, pause_until
 from apressure.exceptions import DecodeError, LeaseLostError, PressureError, TaskDoesNotExistError, TaskFailedError
 from apressure.protocols import Observer
 from apressure.tasks.delivery import TaskDelivery
@@ -287,6 +287,4 @@ class Progress:
                 await self._delivery.progress(fraction, message)
             except PressureError as error:
                 logger.debug("the progress of the task %s was not noted: %s", logs.printable(self._delivery.id), error)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_BETWEEN):
-                    await self._ended.wait()
+            await pause_until(self._ended, _BETWEEN)

@@ -230,12 +230,6 @@ local function always()
   return true
 end
 
--- When an event is due that was given as milliseconds from now, or as '@' and milliseconds since 1970.
-local function due_at(text)
-  if string.sub(text, 1, 1) == '@' then return tonumber(string.sub(text, 2)) end
-  return now() + tonumber(text)
-end
-
 -- Keep events for later, and tell those that wait for events when the first one is due.
 -- scores: when each is due, and its id | contents: id, contents, and so on
 local function delay(scores, contents)

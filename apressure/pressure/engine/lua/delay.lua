@@ -3,7 +3,7 @@
 -- KEYS: those of the prelude
 -- ARGV: 1 uid, 2 sequence, 3 '1' if this repeats a step, 4 '1' if the producer role was claimed, 5 lease token or '',
 --       6 '1' to ignore the bound, '2' if the permit is long overdue (see put.lua), 7... messages, each followed by
---       when it is due, as `due_at` reads it
+--       when it is due, as `due_time` reads it
 -- Returns: those of put.lua: number of messages put | {'full'} | {'room'} | {'missing'} | {'corrupt', why} |
 --          {'closed'} | {'busy', role, holder, milliseconds of its lease or -1} | {'lost'}
 local claimed, token = ARGV[4], ARGV[5]
@@ -30,7 +30,7 @@ if messages > 0 then
   local values = {}
   for i = 1, messages do
     local n = #values
-    values[n + 1], values[n + 2], values[n + 3] = due_at(ARGV[6 + 2 * i]), 0, ARGV[5 + 2 * i]
+    values[n + 1], values[n + 2], values[n + 3] = due_time(ARGV[6 + 2 * i]), 0, ARGV[5 + 2 * i]
   end
   delay(ARGV[2], values)
   record(ARGV[2], messages)

@@ -24,12 +24,6 @@ local function wait_for_due(usual)
   return usual and -1 or next_due()
 end
 
--- When a message is due that was given as milliseconds from now, or as '@' and milliseconds since 1970.
-local function due_at(text)
-  if string.sub(text, 1, 1) == '@' then return tonumber(string.sub(text, 2)) end
-  return now() + tonumber(text)
-end
-
 -- Keep messages for later, and tell those that wait for messages when the first one is due.
 -- values: when each is due, how often it has been delivered, and the message, and so on
 local function delay(sequence, values)
@@ -58,7 +52,7 @@ local function put_off(sequence, dues)
     if message then
       gone[#gone + 1] = sorted[i]
       local n = #values
-      values[n + 1], values[n + 2], values[n + 3] = due_at(dues[sorted[i]]), times, message
+      values[n + 1], values[n + 2], values[n + 3] = due_time(dues[sorted[i]]), times, message
     end
   end
   call('HDEL', APART, '')  -- as in `put_back`
