@@ -112,11 +112,11 @@ DEAD = DeadLetters(18, "failed", Keys("__pressure__", "failed"))
 CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
     # The step, with a value of its own for each argument, and the word in the header where that value belongs.
     "put": (
-        lambda steps, series: steps.put(series, [b"m1", b"m2"], TOKEN, True, ignore),
+        lambda steps, series: steps.put("put", series, [b"m1", b"m2"], TOKEN, True, ignore),
         {b"UID": "uid", b"HELD-P": "was claimed", TOKEN: "lease token", b"m1": "messages"},
     ),
     "delay": (
-        lambda steps, series: steps.delay(series, [(b"m1", b"60"), (b"m2", b"@61")], TOKEN, True, ignore),
+        lambda steps, series: steps.put("delay", series, [b"m1", b"60", b"m2", b"@61"], TOKEN, True, ignore),
         {b"UID": "uid", b"HELD-P": "was claimed", TOKEN: "lease token", b"m1": "messages"},
     ),
     "get": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -37,6 +38,7 @@ class PutLane(PuttingLane[Put]):
     """
 
     _most = MAX_MESSAGES
+    _script = "put"
     _steps: Steps
     _waits: Waits
 
@@ -48,11 +50,9 @@ class PutLane(PuttingLane[Put]):
         self._since: float | None = None  # since when there is room, and the permit is missing
 
     def _put(self, items: Sequence[Any], expected: bool) -> Request:  # noqa: ARG002
-        return self._send_step(self._steps.put, items)
-
-    def _send_step(self, step: Callable[..., Request], items: Sequence[Any]) -> Request:
         lost = self._since is not None and asyncio.get_running_loop().time() - self._since >= SLICE
-        return step(self._series, items, self._token, self._force, self._answered, lost)
+        given = items if self._script == "put" else itertools.chain.from_iterable(items)
+        return self._steps.put(self._script, self._series, given, self._token, self._force, self._answered, lost)
 
     def _sizes(self, items: Sequence[Any]) -> Iterable[int]:
         return map(len, items)
@@ -74,9 +74,7 @@ class DelayLane(PutLane):
     """The puts of a client's tasks for later."""
 
     _most = MAX_MESSAGES // 2  # each has two arguments
-
-    def _put(self, items: Sequence[Any], expected: bool) -> Request:  # noqa: ARG002
-        return self._send_step(self._steps.delay, items)
+    _script = "delay"
 
     def _sizes(self, items: Sequence[Any]) -> Iterable[int]:
         return [len(message) for message, _ in items]
@@ -96,6 +94,7 @@ class GetLane(TakeLane[Want, bytes]):
     """The gets of a client's tasks: at-most-once."""
 
     _most = MAX_MESSAGES
+    _script = "put"
     _steps: Steps
     _waits: Waits
 

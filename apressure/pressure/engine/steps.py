@@ -90,28 +90,16 @@ class Steps(Sender):
     # Putting and taking.
 
     def put(
-        self, series: Series, messages: Iterable[bytes], token: bytes, force: bool, on_answer: OnAnswer,
+        self, name: str, series: Series, given: Iterable[bytes], token: bytes, force: bool, on_answer: OnAnswer,
         lost: bool = False,
     ) -> Request:  # fmt: skip
         """Put as many messages as there is room for (specification: Put). Answers with how many.
 
         A `Wait` says that there is room, and another client is about to bring the permit. With `lost`, the step does
         not wait for that permit.
+
+        The step `delay` puts messages that are due later: in `given`, each is followed by when.
         """
-        return self._put("put", series, messages, token, force, on_answer, lost)
-
-    def delay(
-        self, series: Series, messages: Iterable[tuple[bytes, bytes]], token: bytes, force: bool, on_answer: OnAnswer,
-        lost: bool = False,
-    ) -> Request:  # fmt: skip
-        """`put` for messages that are due later: each with when, encoded."""
-        given = itertools.chain.from_iterable(messages)
-        return self._put("delay", series, given, token, force, on_answer, lost)
-
-    def _put(
-        self, name: str, series: Series, given: Iterable[bytes], token: bytes, force: bool, on_answer: OnAnswer,
-        lost: bool,
-    ) -> Request:  # fmt: skip
         claimed = self.take_claim("producer")
         claims: Sequence[Role] = ("producer",) if claimed == b"1" else ()  # as `_claim` does, without its frame
         how = b"1" if force else b"2" if lost else b"0"

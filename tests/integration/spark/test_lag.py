@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from apressure.connection.wire.blocking import Blocking
+from apressure.connection.server import Server
 from apressure.spark.lag import LagMeter, QueueLag, queues_of
 from tests.integration.spark.support import Jobs, seal, texts
 
@@ -83,14 +83,14 @@ def test_a_listener_does_not_wait_for_a_server_that_is_down(
     from apressure.spark import LagListener
 
     tries = 0
-    opened = Blocking._open
+    opened = Server.open
 
-    def counted(self: Blocking) -> Any:
+    async def counted(*arguments: Any) -> Any:
         nonlocal tries
         tries += 1
-        return opened(self)
+        return await opened(*arguments)
 
-    monkeypatch.setattr(Blocking, "_open", counted)
+    monkeypatch.setattr(Server, "open", counted)
     sources = [{"endOffset": '{"jobs": 1}', "latestOffset": '{"jobs": {"messages": 1}}'}]
     progress = json.dumps({"runId": "r", "id": "i", "name": "billing", "sources": sources})
     listener: Any = LagListener(url="redis://127.0.0.1:1", interval=3600)
