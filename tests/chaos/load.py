@@ -42,12 +42,25 @@ class Traced:
 
     def __init__(self) -> None:
         self._arrivals: list[tuple[bytes, int]] = []
+        self._unsure: set[bytes] = set()
         self.marked = 0
         """Messages that came again and said so."""
 
     def got(self, message: bytes, attempts: int) -> None:
         """The role was handed out a message."""
         self._arrivals.append((message, attempts))
+
+    def doubt(self, since: int) -> None:
+        """The block that began at an arrival does not know which of its acknowledgements are lost.
+
+        An older one may be, and a newer one not: what the newer one has settled does not come again between the others.
+        """
+        self._unsure.update(message for message, _ in self._arrivals[since:])
+
+    @property
+    def count(self) -> int:
+        """How many arrivals there were."""
+        return len(self._arrivals)
 
     def settle(self, account: Account) -> Row:
         """Fill the account with first arrivals; what came again has to say so, and to pass over nothing."""
@@ -63,7 +76,8 @@ class Traced:
                 self.marked += 1
             else:
                 row.doubled += 1
-            passed_over = [one for one, place in places.items() if last < place < places[message]]
+            between = {one for one, place in places.items() if last < place < places[message]}
+            passed_over = between - self._unsure
             # What was put, handed out and lost again before two servers had it comes never: its put said so.
             if any(map(account.sure, passed_over)):
                 row.out_of_order += 1
@@ -206,6 +220,7 @@ class Load:
 
     async def _consume(self, queue: AsyncQueue[bytes]) -> None:
         while True:
+            begin = self.trace.count
             try:
                 prefetch = self._rng.choice((None, 1, 3))
                 async with queue.consumer(prefetch=prefetch, lease=LEASE, shared=self._shared) as consumer:
@@ -217,6 +232,7 @@ class Load:
                 continue  # what was in flight comes again
             except DurabilityError:
                 self.unsure += 1  # the acknowledgement may be lost, or not
+                self.trace.doubt(begin)
 
     async def _get(self, queue: AsyncQueue[bytes]) -> None:
         account = self.accounts[ONCE]
