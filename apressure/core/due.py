@@ -1,26 +1,32 @@
-"""When a message is due: `put(delay=)`, `put(at=)`, `nack(delay=)`."""
+"""When a message is due, and when it expires: `put(delay=)`, `put(at=)`, `put(expires=)`, `nack(delay=)`."""
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from apressure import validation
 
 MOST_DELAY: Final = 315_360_000.0
-"""Seconds (ten years): the longest delay."""
+"""Seconds (ten years): the longest delay, and the longest time until a message expires."""
+
+EXPIRED: Final = b"expired\t"
+"""Why a message that has expired is a dead letter, as `dead_letters.encode` writes errors."""
 
 
 class Due(NamedTuple):
-    """When a message is due, by the clock of its server.
+    """When a message is due, and when it expires, by the clock of its server.
 
     Attributes:
-        milliseconds: After it was accepted; with `absolute`, since 1970.
+        milliseconds: After it was accepted; with `absolute`, since 1970. 0 is at once.
         absolute: What `milliseconds` counts from.
+        expires: Milliseconds after it was accepted from which on it is not delivered; None for never.
     """
 
     milliseconds: int
     absolute: bool = False
+    expires: int | None = None
 
     def at(self, now: float) -> int:
         """Return the milliseconds since 1970, `now` being these."""
@@ -28,18 +34,42 @@ class Due(NamedTuple):
 
     @property
     def encoded(self) -> bytes:
-        """The argument of a script: milliseconds after now, or `@` and milliseconds since 1970."""
-        return b"%s%d" % (b"@" if self.absolute else b"", self.milliseconds)
+        """The argument of a script: milliseconds after now, or `@` and milliseconds since 1970.
+
+        Behind that, of a message that expires, `!` and the milliseconds until then.
+        """
+        end = b"" if self.expires is None else b"!%d" % self.expires
+        return b"%s%d%s" % (b"@" if self.absolute else b"", self.milliseconds, end)
 
 
-def due_of(delay: Any, at: Any) -> Due | None:
-    """Return when a message is due; None at once.
+def due_of(delay: Any, at: Any, expires: Any = None, expire: bool = True) -> Due | None:
+    """Return when a message is due, and when it expires; None for at once and never.
+
+    `expire` says whether messages of this kind of queue can.
 
     Raises:
-        TypeError: `delay` is not a number, or `at` is not a datetime.
-        ValueError: Both are given; `delay` is negative or longer than ten years; `at` has no time zone, or is more than
-            ten years away.
+        TypeError: `delay` or `expires` is not a number, or `at` is not a datetime.
+        ValueError: `delay` and `at` are given; one is negative or more than ten years away; `at` has no time zone; the
+            message would expire before it is due, or cannot expire.
     """
+    due = _due(delay, at)
+    if expires is None:
+        return due
+    if not expire:
+        raise ValueError(
+            "messages of an AsyncQueue cannot expire: its format keeps nothing beside a message. Put the time into the "
+            "item instead of giving expires=, or use an EventQueue, TaskQueue or FileQueue"
+        )
+    end = max(1, round(validation.seconds(expires, "expires", most=MOST_DELAY, above=True, none=True) * 1000))
+    if due is None:
+        return Due(0, expires=end)
+    ahead = due.milliseconds - (round(time.time() * 1000) if due.absolute else 0)
+    if end <= ahead:
+        raise ValueError(f"a message that expires after {expires} seconds would expire before it is due")
+    return due._replace(expires=end)
+
+
+def _due(delay: Any, at: Any) -> Due | None:
     if at is None:
         if delay is None or validation.seconds(delay, "delay", most=MOST_DELAY, none=True) == 0:
             return None

@@ -87,6 +87,7 @@ class AnyQueue(Letters[T], Iterating[T], Generic[T, D_any, Put]):
 
     async def put(
         self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None,
+        expires: float | None = None,
         deadline: float | None = None,
     ) -> Put:  # fmt: skip
         """Put an item, waiting while the queue is full.
@@ -99,6 +100,9 @@ class AnyQueue(Letters[T], Iterating[T], Generic[T, D_any, Put]):
             timeout: Seconds to wait for room at most; None to wait for ever, 0 for a single try.
             delay: Seconds after which it is due, from when the queue has accepted it; at most ten years.
             at: When it is due, with a time zone. A time that has passed is now.
+            expires: Seconds after which it is no longer delivered, from when the queue has accepted it. It becomes
+                a dead letter then, with the error `expired`, when a consumer comes upon it. What is in hand is not
+                taken back. At most ten years.
             deadline: Seconds for the whole operation, with connecting, repeating and settling; None for no limit. Use
                 it in request handlers: it also holds when the server, or the disk, is down or frozen.
 
@@ -122,21 +126,28 @@ class AnyQueue(Letters[T], Iterating[T], Generic[T, D_any, Put]):
 
         On this kind:
             AsyncQueue: Concurrent puts of a client travel together; each task's puts keep their order. Producers that
-                wait for room are not served first come, first served.
+                wait for room are not served first come, first served. `expires=` is refused: its format keeps
+                nothing beside a message.
             TaskQueue: The specification calls it Submission, and `enqueue` is another name of it.
             FileQueue: The specification calls it New. Calls of the file system that the event loop makes itself cannot
                 be interrupted by a deadline: `threads=True` makes all of them in a thread. The id is a place in line,
                 so a delayed message has another one when it is due.
         """
         if deadline is not None:
-            return await within(deadline, self.name, self.put(item, timeout, delay=delay, at=at))
-        due = None if delay is None and at is None else due_of(delay, at)
+            return await within(deadline, self.name, self.put(item, timeout, delay=delay, at=at, expires=expires))
+        due = None if delay is None and at is None and expires is None else due_of(delay, at, expires)
         return await self._put_one(self._items.encode(item), timeout, due)
 
     async def put_nowait(
-        self, item: T, *, delay: float | None = None, at: datetime | None = None, deadline: float | None = None
+        self,
+        item: T,
+        *,
+        delay: float | None = None,
+        at: datetime | None = None,
+        expires: float | None = None,
+        deadline: float | None = None,
     ) -> Put:
-        """Put an item without waiting for room; `delay` and `at` are those of `put`.
+        """Put an item without waiting for room; `delay`, `at` and `expires` are those of `put`.
 
         Returns:
             What `put` returns.
@@ -147,12 +158,12 @@ class AnyQueue(Letters[T], Iterating[T], Generic[T, D_any, Put]):
 
         Cancelled, the item is in the queue, or not.
         """
-        return await self.put(item, 0, delay=delay, at=at, deadline=deadline)
+        return await self.put(item, 0, delay=delay, at=at, expires=expires, deadline=deadline)
 
     @with_deadline()
     async def put_many(
         self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, delay: float | None = None,
-        at: datetime | None = None, deadline: float | None = None,
+        at: datetime | None = None, expires: float | None = None, deadline: float | None = None,
     ) -> int:  # fmt: skip
         """Put any number of items in order, with random ids, as many in a step as there is room for.
 
@@ -165,6 +176,7 @@ class AnyQueue(Letters[T], Iterating[T], Generic[T, D_any, Put]):
             timeout: Seconds for all of them.
             delay: Seconds after which each is due, from when the queue has accepted it; see `put`.
             at: When all of them are due.
+            expires: Seconds after which each is no longer delivered; see `put`.
             deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Returns:
@@ -178,7 +190,7 @@ class AnyQueue(Letters[T], Iterating[T], Generic[T, D_any, Put]):
 
         Cancelled, the first of the items are in the queue, in order, and the others are not.
         """
-        due = due_of(delay, at)
+        due = due_of(delay, at, expires)
 
         async def put(chunk: list[bytes], timeout: float | None, progress: Progress) -> None:
             await self._put_chunk(chunk, timeout, progress, due)

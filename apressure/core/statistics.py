@@ -47,6 +47,8 @@ class BoundedStatistics(Statistics):
         dead_lettered_count: Messages that this object has moved to the dead letters.
         delayed: Messages that wait for their time. They count towards the bound, and not in `length`.
         next_due: Seconds until the first of them is due, 0 if it is overdue; None if there is none.
+        expired: Messages that have expired since the queue was created: they became dead letters instead of being
+            delivered. Those that no consumer has come upon are not counted yet.
     """
 
     bound: int
@@ -55,6 +57,7 @@ class BoundedStatistics(Statistics):
     dead_lettered_count: int = 0
     delayed: int = 0
     next_due: float | None = None
+    expired: int = 0
 
 
 def figures(
@@ -64,7 +67,8 @@ def figures(
 
     Args:
         name: The queue's name.
-        looked: What a look at it told: `waiting`, `bound`, `closed`, `paused`, `delayed`, `next_due` (milliseconds).
+        looked: What a look at it told: `waiting`, `bound`, `closed`, `paused`, `delayed`, `next_due` (milliseconds),
+            `expired`.
         waiting: How many tasks of the object are putting, and how many are getting or receiving.
         blocked: For how long its operations waited.
         counts: What it has done.
@@ -73,6 +77,7 @@ def figures(
     return {
         "name": name, "length": looked.waiting, "bound": looked.bound, "closed": looked.closed,
         "paused": looked.paused, "delayed": looked.delayed, "next_due": seconds_of(looked.next_due),
+        "expired": getattr(looked, "expired", 0),
         "waiting_putters": putters, "waiting_receivers": receivers, "blocked": blocked.seconds(), **counts,
     }  # fmt: skip
 

@@ -158,7 +158,8 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
 
     async def put(
         self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
-        delay: float | None = None, at: datetime | None = None, deadline: float | None = None,
+        delay: float | None = None, at: datetime | None = None,
+        expires: float | None = None, deadline: float | None = None,
     ) -> str:  # fmt: skip
         """Put an item, waiting while the queue is full (specification: QLPUSH, QRPUSH).
 
@@ -169,9 +170,12 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
             item: The item; bytes, or what the codec takes.
             timeout: Seconds to wait for room at most; None to wait for ever, 0 for a single try.
             id: The event's id, which must not be in the queue; None for a random one (a UUID).
-            front: Put it first in line; not together with `delay` or `at`.
+            front: Put it first in line; not together with `delay`, `at` or `expires`.
             delay: Seconds after which it is due, from when the queue has accepted it; at most ten years.
             at: When it is due, with a time zone. A time that has passed is now.
+            expires: Seconds after which it is no longer delivered, from when the queue has accepted it. It becomes
+                a dead letter then, with the error `expired`, when a consumer comes upon it. What is in hand is not
+                taken back. At most ten years.
             deadline: Seconds for the whole operation, with connecting, repeating and settling; None for no limit. Use
                 it in request handlers: it also holds when the server is down or frozen.
 
@@ -193,17 +197,17 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
         then raises: the item is in the queue, or not. `timeout=` gives a certain answer.
 
         On this kind:
-            With an `okq://` address, waiting for room means to try again after up to 0.25 s. A released okq cannot
-            delay: ServerTooOldError. If the reply is lost, the item is put again. It may then be in the queue twice,
-            one after the other: if it was put, received and acknowledged before the second try. Any item that is
-            delivered at-least-once may come twice.
+            With an `okq://` address, waiting for room means to try again after up to 0.25 s. On a released okq,
+            `delay`, `at` and `expires` raise ServerTooOldError. If the reply is lost, the item is put again. It may
+            then be in the queue twice, one after the other: if it was put, received and acknowledged before the second
+            try. Any item that is delivered at-least-once may come twice.
         """
         if deadline is not None:
-            put = self.put(item, timeout, id=id, front=front, delay=delay, at=at)
+            put = self.put(item, timeout, id=id, front=front, delay=delay, at=at, expires=expires)
             return await within(deadline, self.name, put)
-        due = None if delay is None and at is None else due_of(delay, at)
+        due = None if delay is None and at is None and expires is None else due_of(delay, at, expires)
         if front and due is not None:
-            raise ValueError("a delayed event joins the end of the line: give front=True, or delay= or at=")
+            raise ValueError("such an event joins the end of the line: give front=True, or delay=, at= or expires=")
         event_id = new_id() if id is None else checked(id)
         event = event_id, self._items.encode(item)
         validation.timeout(timeout)
@@ -213,7 +217,7 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
 
     async def put_nowait(
         self, item: T, *, id: str | None = None, front: bool = False, delay: float | None = None,
-        at: datetime | None = None, deadline: float | None = None,
+        at: datetime | None = None, expires: float | None = None, deadline: float | None = None,
     ) -> str:  # fmt: skip
         """Put an item without waiting for room; the arguments are those of `put`.
 
@@ -226,7 +230,7 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
 
         Cancelled, the item is in the queue, or not.
         """
-        return await self.put(item, 0, id=id, front=front, delay=delay, at=at, deadline=deadline)
+        return await self.put(item, 0, id=id, front=front, delay=delay, at=at, expires=expires, deadline=deadline)
 
     def producer(self, close: bool = True) -> EventProducer[T]:
         """Return the producing end of the queue, for `async with`.

@@ -60,6 +60,7 @@ class Producer(AnyProducer[T, None]):
 
     async def put(
         self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None,
+        expires: float | None = None,
         deadline: float | None = None,
     ) -> None:  # fmt: skip
         """Put an item, as `AsyncQueue.put` does.
@@ -69,19 +70,21 @@ class Producer(AnyProducer[T, None]):
         """
         queue = self._entered_queue()
         if deadline is not None:
-            return await within(deadline, queue.name, self.put(item, timeout, delay=delay, at=at))
-        due = None if delay is None and at is None else due_of(delay, at)
+            return await within(deadline, queue.name, self.put(item, timeout, delay=delay, at=at, expires=expires))
+        due = None if delay is None and at is None and expires is None else due_of(delay, at, expires, expire=False)
         return await self._send(Put([self._items.encode(item)]), timeout, due=due)
 
     async def put_many(
         self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, delay: float | None = None,
-        at: datetime | None = None, deadline: float | None = None,
+        at: datetime | None = None, expires: float | None = None, deadline: float | None = None,
     ) -> int:  # fmt: skip
         """Put items in order, as `AsyncQueue.put_many` does."""
         queue = self._entered_queue()
         if deadline is not None:
-            return await within(deadline, queue.name, self.put_many(items, timeout, delay=delay, at=at))
-        return await queue.put_chunks(items, timeout, partial(put_chunk, partial(self._send, due=due_of(delay, at))))
+            put = self.put_many(items, timeout, delay=delay, at=at, expires=expires)
+            return await within(deadline, queue.name, put)
+        send = partial(self._send, due=due_of(delay, at, expires, expire=False))
+        return await queue.put_chunks(items, timeout, partial(put_chunk, send))
 
 
 class Exclusive:

@@ -113,7 +113,7 @@ class AsyncQueue(Core[T]):
 
     async def put(
         self, item: T, timeout: float | None = None, force: bool = False, *, delay: float | None = None,
-        at: datetime | None = None, deadline: float | None = None,
+        at: datetime | None = None, expires: float | None = None, deadline: float | None = None,
     ) -> None:  # fmt: skip
         """Put an item, waiting while the queue is full or another client has the producer role (specification: Put).
 
@@ -129,6 +129,7 @@ class AsyncQueue(Core[T]):
                 `delay` or `at`.
             delay: Seconds after which it is due, from when the queue has accepted it; at most ten years.
             at: When it is due, with a time zone. A time that has passed is now.
+            expires: Must be None: the format keeps nothing beside a message. EventQueue, TaskQueue and FileQueue can.
             deadline: Seconds for the whole operation. It also holds when the server is down or frozen.
 
         Raises:
@@ -146,14 +147,16 @@ class AsyncQueue(Core[T]):
         then raises: the item is in the queue, or not. `timeout=` gives a certain answer.
         """
         if deadline is not None:
-            return await within(deadline, self.name, self.put(item, timeout, force, delay=delay, at=at))
-        due = None if delay is None and at is None else due_of(delay, at)
+            put = self.put(item, timeout, force, delay=delay, at=at, expires=expires)
+            return await within(deadline, self.name, put)
+        due = None if delay is None and at is None and expires is None else due_of(delay, at, expires, expire=False)
         return await self._engine.put(Put([self._items.encode(item)]), timeout, force, due)
 
     @with_deadline()
     async def put_many(
         self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, force: bool = False,
-        *, delay: float | None = None, at: datetime | None = None, deadline: float | None = None,
+        *, delay: float | None = None, at: datetime | None = None,
+        expires: float | None = None, deadline: float | None = None,
     ) -> int:  # fmt: skip
         """Put any number of items in order, as many in a step as there is room for.
 
@@ -164,6 +167,7 @@ class AsyncQueue(Core[T]):
             force: Put them even when the queue is full.
             delay: Seconds after which each is due; see `put`.
             at: When all of them are due.
+            expires: Must be None; see `put`.
             deadline: Seconds for the whole operation; see `put`.
 
         Returns:
@@ -176,7 +180,7 @@ class AsyncQueue(Core[T]):
 
         Cancelled, the first of the items are in the queue, in order, and the others are not.
         """
-        put = partial(self._engine.put, force=force, due=due_of(delay, at))
+        put = partial(self._engine.put, force=force, due=due_of(delay, at, expires, expire=False))
         return await self.put_chunks(items, timeout, partial(put_chunk, put))
 
     def producer(

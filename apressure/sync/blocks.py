@@ -168,17 +168,23 @@ class Producer(Generic[T]):
         self._loop.call(lambda: self._behind.__aexit__(kind, error, traceback))
 
     def put(
-        self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None
+        self,
+        item: T,
+        timeout: float | None = None,
+        *,
+        delay: float | None = None,
+        at: datetime | None = None,
+        expires: float | None = None,
     ) -> Any:
         """Put an item, waiting while the queue is full; see `Queue.put`."""
-        return self._loop.call(lambda: self._behind.put(item, timeout, delay=delay, at=at))
+        return self._loop.call(lambda: self._behind.put(item, timeout, delay=delay, at=at, expires=expires))
 
     def put_many(
         self, items: Iterable[T], timeout: float | None = None, *, delay: float | None = None,
-        at: datetime | None = None,
+        at: datetime | None = None, expires: float | None = None,
     ) -> int:  # fmt: skip
         """Put items in order, waiting while the queue is full; see `Queue.put_many`."""
-        return put_in_chunks(self._loop, self._behind.put_many, items, timeout, delay=delay, at=at)
+        return put_in_chunks(self._loop, self._behind.put_many, items, timeout, delay=delay, at=at, expires=expires)
 
 
 class ClosingProducer(Producer[T]):

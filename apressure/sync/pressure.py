@@ -40,7 +40,7 @@ class BlockingQueue(KindQueue[T]):
 
     def put_many(
         self, items: Iterable[T], timeout: float | None = None, force: bool = False, *, delay: float | None = None,
-        at: datetime | None = None,
+        at: datetime | None = None, expires: float | None = None,
     ) -> int:  # fmt: skip
         """Put items in order, waiting while the queue is full; see `Queue.put_many`.
 
@@ -50,8 +50,11 @@ class BlockingQueue(KindQueue[T]):
             force: Put them even when the queue is full.
             delay: As for `Queue.put_many`.
             at: As for `Queue.put_many`.
+            expires: Must be None.
         """
-        return put_in_chunks(self._loop, self._behind.put_many, items, timeout, force=force, delay=delay, at=at)
+        return put_in_chunks(
+            self._loop, self._behind.put_many, items, timeout, force=force, delay=delay, at=at, expires=expires
+        )
 
     @property
     def prefix(self) -> str:

@@ -177,7 +177,13 @@ class Queue(Opening, Generic[T]):
     delete = blocking(AsyncioQueue[T].delete)
 
     def put(
-        self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None
+        self,
+        item: T,
+        timeout: float | None = None,
+        *,
+        delay: float | None = None,
+        at: datetime | None = None,
+        expires: float | None = None,
     ) -> Any:
         """Put an item, waiting while the queue is full.
 
@@ -186,6 +192,7 @@ class Queue(Opening, Generic[T]):
             timeout: Seconds to wait at most; None to wait for ever, 0 for a single try.
             delay: Seconds after which it is due; see `put` of the kind of queue.
             at: When it is due, with a time zone.
+            expires: Seconds after which it is no longer delivered.
 
         Returns:
             What `put` of the kind of queue returns, such as an id.
@@ -197,11 +204,11 @@ class Queue(Opening, Generic[T]):
 
         After Ctrl-C the item is in the queue, or not; while `put` waits for room, it is not.
         """
-        return self._loop.call(lambda: self._behind.put(item, timeout, delay=delay, at=at))
+        return self._loop.call(lambda: self._behind.put(item, timeout, delay=delay, at=at, expires=expires))
 
     def put_many(
         self, items: Iterable[T], timeout: float | None = None, *, delay: float | None = None,
-        at: datetime | None = None,
+        at: datetime | None = None, expires: float | None = None,
     ) -> int:  # fmt: skip
         """Put items in order, waiting while the queue is full; returns how many.
 
@@ -211,13 +218,14 @@ class Queue(Opening, Generic[T]):
             timeout: Seconds for all of them.
             delay: Seconds after which each is due.
             at: When all of them are due.
+            expires: Seconds after which each is no longer delivered.
 
         Raises:
             QueueFullError, QueueClosedError, PressureError: As for `put`. `accepted` says how many were put before.
 
         After Ctrl-C the first of the items are in the queue, in order, and the others are not.
         """
-        return put_in_chunks(self._loop, self._behind.put_many, items, timeout, delay=delay, at=at)
+        return put_in_chunks(self._loop, self._behind.put_many, items, timeout, delay=delay, at=at, expires=expires)
 
     def receive(self, timeout: float | None = None, lease: float | None = None) -> Delivery[T]:
         """Receive a message, waiting while the queue is empty. It is in flight until you acknowledge it.

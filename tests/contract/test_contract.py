@@ -12,7 +12,14 @@ import pytest
 
 from apressure import AsyncQueue, EventQueue, FileQueue, QueueDoesNotExistError, TaskQueue
 from apressure.testing import MemoryQueue, MemoryServer
-from apressure.testing.contract import DeadLetterContract, DelayContract, Opener, PauseContract, QueueContract
+from apressure.testing.contract import (
+    DeadLetterContract,
+    DelayContract,
+    ExpiryContract,
+    Opener,
+    PauseContract,
+    QueueContract,
+)
 from tests.integration.files.conftest import MODES
 
 
@@ -132,7 +139,7 @@ class TestFileQueue(QueueContract, DeadLetterContract, PauseContract, DelayContr
             yield open_queue
 
 
-class TestMemoryQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract):
+class TestMemoryQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
         server = MemoryServer()

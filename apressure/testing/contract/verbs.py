@@ -7,9 +7,9 @@ import math
 from typing import Any, Final
 
 VERBS: Final = {
-    "put": "(item, timeout=None, *, delay=None, at=None, deadline=None)",
-    "put_nowait": "(item, *, delay=None, at=None, deadline=None)",
-    "put_many": "(items, timeout=None, *, delay=None, at=None, deadline=None)",
+    "put": "(item, timeout=None, *, delay=None, at=None, expires=None, deadline=None)",
+    "put_nowait": "(item, *, delay=None, at=None, expires=None, deadline=None)",
+    "put_many": "(items, timeout=None, *, delay=None, at=None, expires=None, deadline=None)",
     "get": "(timeout=None, *, deadline=None)",
     "get_nowait": "(*, deadline=None)",
     "get_many": "(max_items, timeout=None, *, deadline=None)",

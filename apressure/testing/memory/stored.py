@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from apressure.core.due import Due
+from apressure.core.due import EXPIRED, Due
 from apressure.core.leases.clock import Clock
 from apressure.core.waiting import Parked, Reason, Wait
 from apressure.exceptions import QueueClosedError, QueueDoesNotExistError
@@ -31,6 +31,7 @@ class Message:
         error: The latest error, as `dead_letters.encode` returns it; empty if there is none.
         failed: Which attempt that was.
         dead_since: When it became a dead letter, in seconds since 1970.
+        expires_at: From when on it is not delivered, by the clock.
     """
 
     number: int
@@ -40,6 +41,7 @@ class Message:
     error: bytes = b""
     failed: int = 0
     dead_since: float = 0.0
+    expires_at: float = math.inf
 
     def __lt__(self, other: Message) -> bool:
         return self.number < other.number
@@ -106,6 +108,7 @@ class Status(NamedTuple):
     claimed: int
     delayed: int
     next_due: int | None
+    expired: int
 
     @property
     def exists(self) -> bool:
@@ -138,6 +141,7 @@ class StoredQueue:
         self._delayed: list[tuple[float, Message]] = []
         self._claims: dict[int, tuple[Message, float]] = {}
         self._dead: dict[str, Message] = {}
+        self._expired = 0
 
     # The queue as a whole.
 
@@ -180,7 +184,17 @@ class StoredQueue:
         created, waiting, claimed = self._bound is not None, len(self._waiting), len(self._claims)
         delayed = len(self._delayed)
         next_due = math.ceil(1000 * max(0.0, self._delayed[0][0] - self._now())) if delayed else None
-        return Status(self._bound or 0, created, self._closed, self._paused, waiting, claimed, delayed, next_due)
+        return Status(
+            self._bound or 0,
+            created,
+            self._closed,
+            self._paused,
+            waiting,
+            claimed,
+            delayed,
+            next_due,
+            self._expired,
+        )
 
     def peek(self, newest: bool) -> bytes | None:
         if not self._waiting:
@@ -200,7 +214,7 @@ class StoredQueue:
                 if not self._room:
                     break
                 del self._dead[message_id]
-                self._append(message_id, letter.data)
+                heapq.heappush(self._waiting, Message(next(self._numbers), message_id, letter.data))
             moved.append(letter is not None)
         self._change(any(moved))
         return moved
@@ -212,10 +226,13 @@ class StoredQueue:
         self._check_open(expected)
         accepted = items[: self._room]
         for message_id, data, due in accepted:
-            if due is None:
-                self._append(message_id, data)
+            message = Message(next(self._numbers), message_id, data)
+            if due is not None and due.expires is not None:
+                message.expires_at = self._clock() + due.expires / 1000
+            if due is None or not due.milliseconds:
+                heapq.heappush(self._waiting, message)
             else:
-                self._delay(Message(next(self._numbers), message_id, data), due)
+                self._delay(message, due)
         self._change(bool(accepted))
         return len(accepted)
 
@@ -226,7 +243,11 @@ class StoredQueue:
         popped = Popped([], [])
         while self._waiting and len(popped.taken) < most:
             message = heapq.heappop(self._waiting)
-            if want.limit and message.attempts >= want.limit:
+            expired = message.expires_at <= self._clock()
+            if expired:
+                message.error, message.failed = EXPIRED, message.attempts
+                self._expired += 1
+            if expired or (want.limit and message.attempts >= want.limit):
                 message.dead_since = time.time()
                 self._dead[message.id] = message
                 popped.dead.append(message)
@@ -302,9 +323,6 @@ class StoredQueue:
 
     def _delay(self, message: Message, due: Due) -> None:
         heapq.heappush(self._delayed, (due.at(1000 * self._now()) / 1000, message))
-
-    def _append(self, message_id: str, data: bytes) -> None:
-        heapq.heappush(self._waiting, Message(next(self._numbers), message_id, data))
 
     def _wait(self, reason: Reason) -> Wait:
         times = [until for _, until in self._claims.values()]
