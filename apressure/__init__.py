@@ -50,6 +50,7 @@ from apressure.pressure.queue import AsyncQueue
 if TYPE_CHECKING:
     from apressure.concurrency.backoff import Backoff
     from apressure.core.consumer import QueueConsumer
+    from apressure.core.occasions import Schedule
     from apressure.core.producer import QueueProducer
     from apressure.events.consumer import EventConsumers
     from apressure.events.delivery import EventDelivery
@@ -137,6 +138,7 @@ __all__ = [
     "Requeued",
     "Retry",
     "RoleStatistics",
+    "Schedule",
     "ScriptingRefusedError",
     "Served",
     "ServerError",
@@ -184,6 +186,7 @@ _LATER = {
     "RemoteEventStatistics": "apressure.events.statistics",
     "Retry": "apressure.service.retry",
     "RoleStatistics": "apressure.pressure.statistics",
+    "Schedule": "apressure.core.occasions",
     "Served": "apressure.service.service",
     "TaskClient": "apressure.tasks.client",
     "TaskQueue": "apressure.tasks.queue",

@@ -76,6 +76,14 @@ class AcknowledgesSoon(Protocol):
 
 
 @runtime_checkable
+class Scheduled(Protocol):
+    """A queue that puts items at certain times: `serve` drives its schedules."""
+
+    async def drive_schedules(self) -> float:
+        """Put the items that are due. Returns the seconds until it is to be called again."""
+
+
+@runtime_checkable
 class NotesErrors(Protocol):
     """A delivery that keeps why it failed: optional, so that dead letters show what `serve` and `pipe` know."""
 

@@ -50,7 +50,7 @@ class Sender:
         counts: What the queue object has done so far.
     """
 
-    _room: ClassVar[str]
+    room: ClassVar[str]
     """The package that has the scripts."""
 
     def __init__(self, client: Client, keys: Any, name: str, node_keys: Iterable[bytes] | None = None) -> None:
@@ -58,7 +58,7 @@ class Sender:
         self.keys = keys
         self.settle_timeout = client.settings.settle_timeout
         self.counts = Counts()
-        self._script = functools.partial(script, self._room)
+        self._script = functools.partial(script, self.room)
         self._unnumbered = Series(self._script, keys.for_script, "none")
         self.script_keys = self._unnumbered.keys
         self.connection = client.connection_for(self.script_keys if node_keys is None else node_keys)

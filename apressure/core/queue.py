@@ -15,6 +15,7 @@ from apressure.core.delivery import LeasedDelivery
 from apressure.core.due import Due, due_of
 from apressure.core.letters import Letters
 from apressure.core.producer import QueueProducer
+from apressure.core.schedules import Schedules
 from apressure.exceptions import QueueClosedError, QueueEmptyError
 from apressure.items import Items, Progress
 
@@ -43,7 +44,7 @@ class Iterating(Generic[T]):
             raise StopAsyncIteration from None
 
 
-class AnyQueue(Letters[T], Iterating[T], Generic[T, D_any, Put]):
+class AnyQueue(Letters[T], Schedules[T], Iterating[T], Generic[T, D_any, Put]):
     """A queue as a program sees it, whatever its consumers are.
 
     `T` is what items are, `D_any` what deliveries are, and `Put` what `put` returns: an id, or None.

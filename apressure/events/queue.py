@@ -20,6 +20,7 @@ from apressure.core.due import Due, due_of
 from apressure.core.leases.arguments import max_hold_of
 from apressure.core.letters import Chosen
 from apressure.core.queue import Queue
+from apressure.core.schedules import ScheduleStore
 from apressure.core.statistics import figures, seconds_of
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
@@ -318,6 +319,10 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
     @property
     def _administration(self) -> AdministrationSteps:
         return self._driver.steps
+
+    @property
+    def _schedules(self) -> ScheduleStore:
+        return self._driver.steps.schedules()
 
     async def _look(self) -> Status:
         return await self._driver.steps.status()

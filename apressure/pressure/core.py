@@ -15,6 +15,7 @@ from apressure.concurrency.handover import note_taken
 from apressure.concurrency.lifetime import AsyncClosing
 from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
+from apressure.connection.schedules import ServerSchedules
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.core.letters import Chosen, LettersBeside
@@ -123,6 +124,13 @@ class Core(LettersBeside[T], AnyQueue[T, "Delivery[T]", None], AsyncClosing, Gen
     @property
     def _administration(self) -> Scripted | Plain:
         return self._engine
+
+    @property
+    def _schedules(self) -> ServerSchedules:
+        return self._engine.scripted("schedules").steps.schedules()
+
+    async def _check_exists(self) -> None:
+        await self.prepare()
 
     async def _look(self) -> _Status:
         _, waiting, closed, *_ = await self._engine.inspect()

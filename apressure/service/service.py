@@ -18,6 +18,7 @@ from apressure.service.batching import Batching
 from apressure.service.dispatcher import Arguments, Dispatcher, StoppedError
 from apressure.service.handling import Handling
 from apressure.service.keyed import Keyed
+from apressure.service.scheduling import driving
 
 logger = logging.getLogger("apressure")
 
@@ -115,6 +116,7 @@ class Service:
                 await self._open(stack)
             if self._arguments.options.create:
                 await self._create()
+            await stack.enter_async_context(driving(self._arguments.queue))
             if self._arguments.options.observer is not None:
                 observe = stack.enter_context(self._arguments.options.observer.observing(self))
                 self._arguments = dataclasses.replace(self._arguments, observe=observe)

@@ -15,6 +15,8 @@ from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.handover import note_taken
 from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
+from apressure.connection.schedules import ServerSchedules
+from apressure.connection.wire.command import Argument
 from apressure.core.consumer import QueueConsumer
 from apressure.core.delivery import Hand
 from apressure.core.due import Due
@@ -215,6 +217,13 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
         validation.timeout(timeout)
         self.check()
         await self._puts.run(put, timeout, False)
+
+    @property
+    def _schedules(self) -> ServerSchedules:
+        def arguments(number: int, message: bytes) -> list[Argument]:
+            return [number, b"0", b"0", new_id(), message, b""]
+
+        return ServerSchedules(self.steps, "enqueue", "answer[1] == 'put' and answer[2] ~= '0'", arguments)
 
     # What is behind receiving and getting.
 

@@ -19,11 +19,12 @@ from apressure.testing.contract import (
     Opener,
     PauseContract,
     QueueContract,
+    ScheduleContract,
 )
 from tests.integration.files.conftest import MODES
 
 
-class TestAsyncQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract):
+class TestAsyncQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract, ScheduleContract):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -45,7 +46,7 @@ class Together(AsyncQueue[bytes]):
         return super().consumer(*arguments, **{"shared": True, **options})
 
 
-class TestSharedConsumer(QueueContract, DeadLetterContract, PauseContract, DelayContract):
+class TestSharedConsumer(QueueContract, DeadLetterContract, PauseContract, DelayContract, ScheduleContract):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -60,7 +61,7 @@ class TestSharedConsumer(QueueContract, DeadLetterContract, PauseContract, Delay
                     await queue.delete()
 
 
-class TestEventQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract):
+class TestEventQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract, ScheduleContract):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -74,7 +75,7 @@ class TestEventQueue(QueueContract, DeadLetterContract, PauseContract, DelayCont
                 await queue.delete()
 
 
-class TestFakeRedis(QueueContract, DeadLetterContract, PauseContract, DelayContract):
+class TestFakeRedis(QueueContract, DeadLetterContract, PauseContract, DelayContract, ScheduleContract):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
         server = fakeredis.FakeServer()
@@ -87,7 +88,7 @@ class TestFakeRedis(QueueContract, DeadLetterContract, PauseContract, DelayContr
             yield open_queue
 
 
-class TestFakeRedisEvents(QueueContract, DeadLetterContract, PauseContract, DelayContract):
+class TestFakeRedisEvents(QueueContract, DeadLetterContract, PauseContract, DelayContract, ScheduleContract):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
         server = fakeredis.FakeServer()
@@ -100,7 +101,7 @@ class TestFakeRedisEvents(QueueContract, DeadLetterContract, PauseContract, Dela
             yield open_queue
 
 
-class TestTaskQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract):
+class TestTaskQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract, ScheduleContract):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -114,7 +115,7 @@ class TestTaskQueue(QueueContract, DeadLetterContract, PauseContract, DelayContr
                 await queue.delete()
 
 
-class TestFakeRedisTasks(QueueContract, DeadLetterContract, PauseContract, DelayContract):
+class TestFakeRedisTasks(QueueContract, DeadLetterContract, PauseContract, DelayContract, ScheduleContract):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
         server = fakeredis.FakeServer()
@@ -139,7 +140,9 @@ class TestFileQueue(QueueContract, DeadLetterContract, PauseContract, DelayContr
             yield open_queue
 
 
-class TestMemoryQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract):
+class TestMemoryQueue(
+    QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, ScheduleContract
+):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
         server = MemoryServer()

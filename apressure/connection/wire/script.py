@@ -17,7 +17,6 @@ from apressure.connection.wire.command import Argument, Head
 # comes back in one string with the tag, which is faster for the server than a list.
 _HEAD = "local TAG, answer = table.remove(ARGV)\n"
 _TAIL = """\
-if answer == nil then answer = step() end
 if type(answer) == 'number' then return TAG .. ' ' .. answer end
 return {TAG, answer}
 """
@@ -37,9 +36,12 @@ class Script:
         package: The package whose folder `lua` holds the files.
         name: The file's name without `.lua`.
         prelude: The package whose prelude it uses; its own by default.
+        before: Lua that runs first, instead of the usual case: a value in `answer` is the answer, and the
+            script does not run.
+        after: Lua that runs behind the script, and may change `answer`.
     """
 
-    def __init__(self, package: str, name: str, prelude: str | None = None) -> None:
+    def __init__(self, package: str, name: str, prelude: str | None = None, before: str = "", after: str = "") -> None:
         from importlib import resources  # here, since `import apressure` reads no script
 
         folder = resources.files(package) / "lua"
@@ -47,10 +49,11 @@ class Script:
         shared = prelude_of(prelude or package)
         step = (folder / f"{name}.lua").read_text()
         usual = folder / "usual" / f"{name}.lua"
-        parts = [_HEAD]
-        if usual.is_file():
+        parts = [_HEAD, before]
+        if not before and usual.is_file():
             parts.append(f"local function usual()\n{usual.read_text()}end\nanswer = usual()\n")
-        parts.append(f"local function step()\n{used(shared, step)}{step}end\n{_TAIL}")
+        parts.append(f"local function step()\n{used(shared, step)}{step}end\n")
+        parts.append(f"if answer == nil then\nanswer = step()\n{after}end\n{_TAIL}")
         self.source = "".join(parts).encode()
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 

@@ -79,6 +79,11 @@ class EventKeys:
         """Ours: the record of the last step of a series; it has a time to live."""
         return b"apressure:" + self.unclaimed + b":op:" + series.encode()
 
+    @property
+    def schedules(self) -> bytes:
+        """Ours: the hash of the records of the queue's schedules, by their names."""
+        return b"apressure:" + self.unclaimed + b":schedules"
+
     def for_script(self, series: str) -> tuple[bytes, ...]:
         """The KEYS of every script, as `lua/prelude.lua` names them."""
         return (*self.as_source, self.operation(series))

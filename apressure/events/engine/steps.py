@@ -13,12 +13,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from apressure.connection.client import Client
+from apressure.connection.schedules import ServerSchedules
 from apressure.connection.sender import StepSender, flag
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
 from apressure.core.driver import Connection, OnAnswer
 from apressure.events.engine.answers import Event, Extended, changed, read
 from apressure.events.engine.keys import OURS, PATTERNS, EventKeys, names_among
+from apressure.events.ids import new_id
 
 MAX_EVENTS: Final = 2000
 """The most events in one step, so that it does not hold up the server for more than a few milliseconds."""
@@ -56,7 +58,7 @@ class EventSteps(StepSender):
     keys: EventKeys
 
     _keys = EventKeys
-    _room = "apressure.events.engine"
+    room = "apressure.events.engine"
     _not_durable = frozenset({"extend", "heal", "register", "resign", "peek", "status", "dead_letters"})
     _changed = staticmethod(changed)
 
@@ -99,6 +101,14 @@ class EventSteps(StepSender):
         """Put events for later, given as (id, contents, `Due.encoded`); otherwise as `send_push`."""
         arguments: list[Argument] = [series.next(), b"0", flag(expected), *itertools.chain.from_iterable(events)]
         return self._send(series.call("delay"), arguments, on_answer, 1)
+
+    def schedules(self) -> ServerSchedules:
+        """Return the steps that are about the queue's schedules."""
+
+        def arguments(number: int, message: bytes) -> list[Argument]:
+            return [number, b"0", b"0", new_id(), message, b"0"]
+
+        return ServerSchedules(self, "delay", "answer[1] == 'pushed' and answer[2] == 'k'", arguments)
 
     def send_pop(self, series: Series, most: int, want: Want, place: bytes, on_answer: OnAnswer) -> Request:
         """Pop and claim up to `most` events, fewer if they are large. Answers with `Popped` or a `Wait`.
@@ -207,7 +217,8 @@ class EventSteps(StepSender):
         Raises:
             QueueDoesNotExistError: There is no such queue.
         """
-        await self._run("flush", b"1", b"1")
+        call = self._unnumbered.call("flush", lambda: (self.keys.schedules,))
+        await self._ask(lambda on_answer: self._send(call, [b"1", b"1"], on_answer))
 
     async def purge(self, most: int, expected: bool = False) -> int:
         """Delete up to so many events that wait, those that are next first. Returns how many."""

@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NoReturn
 
 from apressure.concurrency import background
 from apressure.connection.wire.command import Argument
@@ -31,6 +31,7 @@ from apressure.events.remote.connection import (
     no_delays,
     no_extend,
     no_limit,
+    no_schedules,
     replies,
 )
 from apressure.exceptions import (
@@ -84,6 +85,10 @@ class Commands:
         self.name = name
         self._client = client
         self._queue = encoded(name)
+
+    def schedules(self) -> NoReturn:
+        """Refuse: no okq server has schedules."""
+        raise no_schedules(self.name)
 
     async def push(
         self, pairs: Sequence[Pair], front: bool, given: bool, expected: bool, done: Progress, due: Due | None = None

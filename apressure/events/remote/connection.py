@@ -184,6 +184,14 @@ def no_delays(name: str) -> ServerTooOldError:
     )
 
 
+def no_schedules(name: str) -> ServerTooOldError:
+    """Return the error for a schedule."""
+    return ServerTooOldError(
+        f"the schedules of the queue {name!r} are on the Redis server behind its okq server: open it there, with "
+        "EventQueue(name, url='redis://…')"
+    )
+
+
 def no_limit(name: str) -> ServerTooOldError:
     """Return the error for a limit of attempts."""
     return ServerTooOldError(

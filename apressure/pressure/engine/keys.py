@@ -142,6 +142,11 @@ class Keys:
         return self._of_ours("resumed")
 
     @property
+    def schedules(self) -> bytes:
+        """Ours: the hash of the records of the queue's schedules, by their names."""
+        return self._of_ours("schedules")
+
+    @property
     def reasons(self) -> bytes:
         """Ours: the hash beside a dead-letter queue that says why messages failed. It expires."""
         return self._of_ours("reasons")

@@ -62,7 +62,7 @@ class Sender(sender.Sender):
 
     keys: Keys
 
-    _room = "apressure.pressure.engine"
+    room = "apressure.pressure.engine"
 
     def __init__(self, client: Client, keys: Keys, name: str) -> None:
         super().__init__(client, keys, name)

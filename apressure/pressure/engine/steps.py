@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from apressure.concurrency import background
 from apressure.connection.client import Client
 from apressure.connection.renewer import Renewer
+from apressure.connection.schedules import ServerSchedules
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
 from apressure.core.driver import Connection, OnAnswer
@@ -105,6 +106,14 @@ class Steps(Sender):
         how = b"1" if force else b"2" if lost else b"0"
         arguments: list[Argument] = [self._uid, series.next(), b"0", claimed, token, how, *given]
         return self._send(series.call(name), arguments, on_answer, True, 2, "producer", claims)
+
+    def schedules(self) -> ServerSchedules:
+        """Return the steps that are about the queue's schedules. An exclusive producer keeps them from putting."""
+
+        def arguments(number: int, message: bytes) -> list[Argument]:
+            return [self._uid, number, b"0", b"0", b"", b"0", message, b"0"]
+
+        return ServerSchedules(self, "delay", "type(answer) == 'number' and answer > 0", arguments)
 
     async def move(
         self, series: Series, source: Keys, token: bytes, lost: bool, runs: Sequence[int], results: Sequence[bytes],
@@ -280,7 +289,8 @@ class Steps(Sender):
     async def finish_delete(self) -> int | Wait:
         """Remove all keys once both roles are free (specification: Delete, the second half)."""
         (producer, first), (consumer, second) = map(self._claim, ROLES)
-        call = self._unnumbered.call("finish_delete", lambda: (self.keys.reasons, *self.keys.counters))
+        keys = self.keys
+        call = self._unnumbered.call("finish_delete", lambda: (keys.reasons, keys.schedules, *keys.counters))
         answer = await self._ask(call, [producer, consumer], claims=(*first, *second))
         return 1 if isinstance(answer, list) else answer  # a new queue of the name: the old one is gone
 

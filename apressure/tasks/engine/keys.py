@@ -71,6 +71,11 @@ class TaskKeys:
         self.channel = b"blueque_channel_" + encoded
         self.room = b"apressure:blueque:room:" + encoded
 
+    @property
+    def schedules(self) -> bytes:
+        """Ours: the hash of the records of the queue's schedules, by their names."""
+        return b"apressure:blueque:schedules:" + self.name
+
     def reserved(self, listener: bytes) -> bytes:
         """The list of the tasks that a listener has reserved."""
         return b"blueque_reserved_tasks_%b_%b" % (self.name, listener)

@@ -92,7 +92,7 @@ class TaskSteps(StepSender):
     keys: TaskKeys
 
     _keys = TaskKeys
-    _room = "apressure.tasks.engine"
+    room = "apressure.tasks.engine"
     _not_durable = frozenset({"extend", "register", "peek", "status", "tend"})
 
     def __init__(self, client: Client, name: str) -> None:
@@ -257,7 +257,8 @@ class TaskSteps(StepSender):
         Raises:
             QueueDoesNotExistError: There is no such queue.
         """
-        await self._run("delete", b"1")
+        call = self._unnumbered.call("delete", lambda: (self.keys.schedules,))
+        await self._ask(lambda on_answer: self._send(call, [b"1"], on_answer))
         note_sent()
         for what in ("pending", "scheduled", "held", "complete", "failed"):
             while (await self.purge(what, MAX_DELETED))[1]:

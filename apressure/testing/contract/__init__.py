@@ -19,10 +19,10 @@ Each call of `open_queue` opens another object of the same queue, which does not
 If the dead letters of your queue tell why, subclass `DeadLetterContract` as well; if it can be paused, `PauseContract`.
 
 If it has every verb of `VERBS`, as the kinds of queue of apressure have, subclass `WholeContract`: it is these three,
-and `DelayContract`, `ExpiryContract`, `VerbContract`, `ArgumentContract`, `DeadlineContract`, `CancellationContract`
-(at every await) and `EndContract` (the queue is closed, or deleted, at every await of another operation). With a
-fixture `frozen` that returns a block in which your server answers nothing, `FrozenContract` tests that `deadline=`
-holds then.
+and `DelayContract`, `ExpiryContract`, `ScheduleContract`, `VerbContract`, `ArgumentContract`, `DeadlineContract`,
+`CancellationContract` (at every await) and `EndContract` (the queue is closed, or deleted, at every await of another
+operation). With a fixture `frozen` that returns a block in which your server answers nothing, `FrozenContract` tests
+that `deadline=` holds then.
 """
 
 from apressure.testing.contract.arguments import ArgumentContract
@@ -36,18 +36,19 @@ from apressure.testing.contract.expiry import ExpiryContract
 from apressure.testing.contract.frozen import FrozenContract
 from apressure.testing.contract.pauses import PauseContract
 from apressure.testing.contract.queues import QueueContract
+from apressure.testing.contract.schedules import ScheduleContract
 from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, begun, drained, fails, in_time
 from apressure.testing.contract.verbs import VERBS
 
 __all__ = [
     "ITEMS", "PATIENCE", "VERBS", "ArgumentContract", "CancellationContract", "DeadLetterContract",
     "DeadlineContract", "DelayContract", "EndContract", "ExpiryContract", "FrozenContract", "Opener", "PauseContract",
-    "QueueContract", "VerbContract", "WholeContract", "begun", "drained", "fails", "in_time",
+    "QueueContract", "ScheduleContract", "VerbContract", "WholeContract", "begun", "drained", "fails", "in_time",
 ]  # fmt: skip
 
 
 class WholeContract(
-    QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, VerbContract, ArgumentContract,
-    DeadlineContract, CancellationContract, EndContract,
+    QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, ScheduleContract, VerbContract,
+    ArgumentContract, DeadlineContract, CancellationContract, EndContract,
 ):  # fmt: skip
     """The tests that every kind of queue of apressure passes."""

@@ -65,6 +65,26 @@ class Revived:
         return None if outcomes else FULL
 
 
+class MemorySchedules:
+    """The steps of a queue that are about its schedules."""
+
+    def __init__(self, driver: MemoryDriver) -> None:
+        self._driver = driver
+
+    async def read(self) -> tuple[int, dict[str, bytes]]:
+        found = self._driver.queue.records()
+        if not found[1]:
+            return found  # no step: a service that looks for schedules must not meet a failure that a test plans
+        return await self._driver.ask(self._driver.queue.records)  # type: ignore[no-any-return]
+
+    async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
+        return await self._driver.ask(self._driver.queue.write_record, name, was, becomes)  # type: ignore[no-any-return]
+
+    async def put(self, name: str, was: bytes, becomes: bytes, message: bytes) -> str:
+        item: New = (str(uuid.uuid4()), message, None)
+        return await self._driver.ask(self._driver.queue.put_occasion, name, was, becomes, item)  # type: ignore[no-any-return]
+
+
 class MemoryClient(SharedClient):
     """The client of one queue object."""
 
@@ -183,6 +203,10 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
     @property
     def _administration(self) -> MemoryDriver:
         return self.steps
+
+    @property
+    def _schedules(self) -> MemorySchedules:
+        return MemorySchedules(self.steps)
 
     async def _look(self) -> Status:
         return await self.steps.ask(self.steps.queue.look)  # type: ignore[no-any-return]

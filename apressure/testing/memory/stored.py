@@ -142,6 +142,7 @@ class StoredQueue:
         self._claims: dict[int, tuple[Message, float]] = {}
         self._dead: dict[str, Message] = {}
         self._expired = 0
+        self._records: dict[str, bytes] = {}
 
     # The queue as a whole.
 
@@ -218,6 +219,33 @@ class StoredQueue:
             moved.append(letter is not None)
         self._change(any(moved))
         return moved
+
+    # Schedules.
+
+    def records(self) -> tuple[int, dict[str, bytes]]:
+        """Return the time in milliseconds since 1970, and the records of schedules by name."""
+        return int(1000 * self._now()), dict(sorted(self._records.items()))
+
+    def write_record(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
+        """Write the record of a schedule, or delete it, if it was that before; returns whether it was."""
+        if self._records.get(name) != was:
+            return False
+        if becomes is not None:
+            self._records[name] = becomes
+        elif was is not None:
+            del self._records[name]
+        return True
+
+    def put_occasion(self, name: str, was: bytes, becomes: bytes, item: New) -> str:
+        """The same, and put a message; returns `put`, or why nothing was done."""
+        if self._closed:
+            return "closed"
+        if not self._room:
+            return "full"
+        if not self.write_record(name, was, becomes):
+            return "changed"
+        self.put([item], False)
+        return "put"
 
     # Messages.
 

@@ -1,0 +1,94 @@
+"""The schedules of a queue on a server: a hash of ours, from their names to their records."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+from apressure.connection.sender import Sender, script
+from apressure.connection.wire.command import Argument
+from apressure.connection.wire.script import Request, Script, Series
+from apressure.core.asking import ask
+
+_ROOM: Final = "apressure.connection.schedules"
+
+_BEFORE: Final = """\
+local schedules, becomes, was, name = table.remove(KEYS), table.remove(ARGV), table.remove(ARGV), table.remove(ARGV)
+local kept = redis.call('HGET', schedules, name)
+if kept == becomes then answer = {'put'} elseif kept ~= was then answer = {'changed'} end
+"""
+"""The occasion was put already, and the reply was lost; or somebody else was faster."""
+
+_AFTER: Final = """\
+if %s then
+  redis.call('HSET', schedules, name, becomes)
+  answer = {'put'}
+elseif type(answer) ~= 'table' or answer[1] == 'put' or answer[1] == 'pushed' then
+  answer = {'full'}
+end
+"""
+
+
+@functools.cache
+def _putting(room: str, name: str, done: str) -> Script:
+    """Return a kind's script that puts, as a part of a step that writes the record of a schedule, too."""
+    return Script(room, name, before=_BEFORE, after=_AFTER % done)
+
+
+class ServerSchedules:
+    """The steps of a queue that are about its schedules.
+
+    Args:
+        sender: Sends the queue's steps.
+        name: The script that puts.
+        done: Lua that says whether its `answer` means that a message was put.
+        arguments: Returns the ARGV of that script, given its number in its series, and the message.
+    """
+
+    def __init__(self, sender: Sender, name: str, done: str, arguments: Callable[[int, bytes], list[Argument]]) -> None:
+        self._sender = sender
+        self._key = (sender.keys.schedules,)
+        self._name = name
+        self._script = functools.partial(_putting, sender.room, done=done)
+        self._arguments = arguments
+
+    async def read(self) -> tuple[int, dict[str, bytes]]:
+        now, flat = await self._run("read", [])
+        names = (name.decode(errors="surrogateescape") for name in flat[::2])
+        return now, dict(sorted(zip(names, flat[1::2], strict=True)))
+
+    async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
+        return bool(await self._run("write", [_encoded(name), was or b"", becomes or b""]))
+
+    async def put(self, name: str, was: bytes, becomes: bytes, message: bytes) -> str:
+        series = Series(self._script, self._sender.keys.for_script)
+        arguments = [*self._arguments(series.next(), message), _encoded(name), was, becomes]
+        answer = await self._ask(
+            Request(series.call(self._name, lambda: self._key), arguments, _ignore, True, changed=_is_put)
+        )
+        return answer[0].decode()  # type: ignore[no-any-return]
+
+    async def _run(self, name: str, arguments: list[Argument]) -> Any:
+        call = script(_ROOM, name).on(self._key)
+        return await self._ask(Request(call, arguments, _ignore, True, changed=None if name == "read" else bool))
+
+    async def _ask(self, request: Request) -> Any:
+        def send(on_answer: Callable[[Any], None]) -> Request:
+            request.on_reply = on_answer
+            self._sender.connection.send(request)
+            return request
+
+        return await ask(self._sender.connection, send, self._sender.settle_timeout)
+
+
+def _encoded(name: str) -> bytes:
+    return name.encode(errors="surrogateescape")
+
+
+def _is_put(answer: Any) -> bool:
+    return bool(answer == [b"put"])
+
+
+def _ignore(_: Any) -> None:
+    """A request gets its receiver when it is sent."""

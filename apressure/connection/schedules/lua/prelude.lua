@@ -1,0 +1,1 @@
+-- The hash of a queue's schedules has a record for each name: JSON, as `Schedule.encode` in core/occasions.py writes it.
