@@ -107,9 +107,9 @@ async def test_a_long_put_many_into_a_nearly_full_queue_does_not_send_everything
     sent: list[int] = []
     put = Steps.put
 
-    def counting(self: Steps, series: Any, messages: Any, *rest: Any) -> None:
+    def counting(self: Steps, name: str, series: Any, messages: Any, *rest: Any) -> Any:
         sent.append(len(messages))
-        put(self, series, messages, *rest)
+        return put(self, name, series, messages, *rest)
 
     monkeypatch.setattr(Steps, "put", counting)
     queue = await open_queue(bound=10)
