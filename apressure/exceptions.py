@@ -64,6 +64,10 @@ class QueueError(PressureError):
         self.name = name
 
 
+class ScheduleDoesNotExistError(QueueError, LookupError):
+    """The queue has no schedule of this name."""
+
+
 class QueueAlreadyExistsError(QueueError):
     """`create` found an existing queue of this name, or one whose keys would collide with it."""
 

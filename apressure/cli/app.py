@@ -34,6 +34,7 @@ _TASKS: Final = (
 )  # fmt: skip
 _FILES: Final = ("pump", "sink", "give_back")
 _EVENTS: Final = ("serve", "health")
+_SCHEDULES: Final = ("ls", "every", "pause", "resume", "run", "delete", "run_forever")
 
 
 class _Commands(TyperGroup):
@@ -41,7 +42,7 @@ class _Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 (Click passes it)
         """Return the names in the order of `apressure --help`."""
-        return [*_ALONE, "tasks", "files", "events"]
+        return [*_ALONE, "schedules", "tasks", "files", "events"]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command, or None if there is none of this name."""
@@ -59,6 +60,9 @@ def _made(name: str) -> Any:
     if name == "events":
         events = [command(one, server=False, new_loop=new_fast_loop) for one in _functions(name, _EVENTS)]
         return _group(name, "The okq server: event queues for Redis clients in any language.", events)
+    if name == "schedules":
+        schedules = [command(function) for function in _functions(name, _SCHEDULES)]
+        return _group(name, "What queues put at certain times.", schedules)
     (function,) = _functions(name, (name,))
     alone = typer.Typer(name=name, add_completion=False, rich_markup_mode="rich")
     alone.command(epilog=_SEE)(command(function, server=name != "explain"))

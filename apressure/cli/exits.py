@@ -35,7 +35,7 @@ MEANINGS: Final = {
     Exit.OK: "done",
     Exit.ERROR: "any other error",
     Exit.USAGE: "the command line is wrong",
-    Exit.DOES_NOT_EXIST: "the queue or the task does not exist",
+    Exit.DOES_NOT_EXIST: "the queue, the task or the schedule does not exist",
     Exit.ALREADY_EXISTS: "the queue exists already",
     Exit.CLOSED: "the queue is closed",
     Exit.TIMEOUT: "the queue was full, empty or in use, or the task had not ended, until the timeout",
@@ -48,7 +48,10 @@ MEANINGS: Final = {
 }
 
 _CODES: Final[tuple[tuple[Exit, tuple[type[BaseException], ...]], ...]] = (
-    (Exit.DOES_NOT_EXIST, (errors.QueueDoesNotExistError, errors.TaskDoesNotExistError)),
+    (
+        Exit.DOES_NOT_EXIST,
+        (errors.QueueDoesNotExistError, errors.ScheduleDoesNotExistError, errors.TaskDoesNotExistError),
+    ),
     (Exit.ALREADY_EXISTS, (errors.QueueAlreadyExistsError,)),
     (Exit.CLOSED, (errors.QueueClosedError,)),
     (

@@ -23,6 +23,7 @@ from apressure.exceptions import (
     QueueError,
     QueueFullError,
     QueueInUseError,
+    ScheduleDoesNotExistError,
 )
 from apressure.items import Items
 
@@ -137,7 +138,7 @@ class Schedules(Administration, Generic[T]):
         """Pause a schedule; returns whether that is new. What it would have put meanwhile is not put later.
 
         Raises:
-            LookupError: There is no such schedule.
+            ScheduleDoesNotExistError: There is no such schedule.
 
         Cancelled, it is paused, or not.
         """
@@ -148,7 +149,7 @@ class Schedules(Administration, Generic[T]):
         """Go on with a schedule, from the next occasion on; returns whether it was paused.
 
         Raises:
-            LookupError: There is no such schedule.
+            ScheduleDoesNotExistError: There is no such schedule.
 
         Cancelled, it is resumed, or not.
         """
@@ -159,7 +160,7 @@ class Schedules(Administration, Generic[T]):
         """Put a schedule's item now, as an occasion more. Its next time stays, also when it is paused.
 
         Raises:
-            LookupError: There is no such schedule.
+            ScheduleDoesNotExistError: There is no such schedule.
             QueueFullError, QueueClosedError, QueueDoesNotExistError: As for `put_nowait`.
             QueueInUseError: Another client holds the producer role of an AsyncQueue.
             OutcomeUnknownError: The connection broke and could not be restored in time: perhaps it was put.
@@ -180,7 +181,7 @@ class Schedules(Administration, Generic[T]):
         """Delete a schedule. What it has put stays in the queue.
 
         Raises:
-            LookupError: There is no such schedule.
+            ScheduleDoesNotExistError: There is no such schedule.
 
         Cancelled, it is deleted, or not.
         """
@@ -265,5 +266,5 @@ class Schedules(Administration, Generic[T]):
             logger.warning("%s in the queue %r; delete it, or write it again with `every`", error, self.name)
             return None
 
-    def _unknown(self, name: str) -> LookupError:
-        return LookupError(f"the queue {self.name!r} has no schedule {name!r}")
+    def _unknown(self, name: str) -> ScheduleDoesNotExistError:
+        return ScheduleDoesNotExistError(f"the queue {self.name!r} has no schedule {name!r}", name=self.name)

@@ -35,14 +35,19 @@ async def driving(queue: Any) -> AsyncIterator[None]:
         await background.join(running)
 
 
-async def drive(queue: Scheduled) -> None:
-    """Drive the schedules of a queue until it fails for good: the rights are missing, or there is no such queue."""
+async def drive(queue: Scheduled, for_ever: bool = False) -> None:
+    """Drive the schedules of a queue, until that fails for good: its server has none, or the rights are missing.
+
+    With `for_ever`, the error is raised.
+    """
     failures = 0
     while True:
         try:
             pause = await queue.drive_schedules()
             failures = 0
         except PressureError as error:
+            if not error.temporary and for_ever:
+                raise
             if not error.temporary:
                 logger.debug("the schedules of %r are not driven here: %s", queue, error)
                 return

@@ -7,7 +7,7 @@ import math
 import time
 from typing import Any
 
-from apressure.exceptions import QueueClosedError, QueueEmptyError, QueueFullError
+from apressure.exceptions import QueueClosedError, QueueEmptyError, QueueFullError, ScheduleDoesNotExistError
 from apressure.testing.contract.steps import Opener, drained, fails, in_time
 
 NEVER = "0 0 29 2 *"
@@ -96,7 +96,7 @@ class ScheduleContract:
         await other.delete_schedule("tick")
         assert await queue.schedules() == []
         for call in (queue.pause_schedule, queue.resume_schedule, queue.run_schedule, queue.delete_schedule):
-            await fails(LookupError, call("tick"))
+            await fails(ScheduleDoesNotExistError, call("tick"))
 
     async def test_an_occasion_waits_for_room(self, open_queue: Opener) -> None:
         queue = await open_queue()

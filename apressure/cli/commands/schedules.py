@@ -1,0 +1,161 @@
+"""`apressure schedules`: what a queue puts at certain times."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from zoneinfo import ZoneInfo
+
+import typer
+
+from apressure import Schedule
+from apressure.cli.asking import told
+from apressure.cli.options import Address, Common, option
+from apressure.cli.show import answer, plain, print_json, printable
+from apressure.cli.streams.texts import message_of, text_of
+from apressure.queue_addresses import QueueAddress
+from apressure.service.scheduling import drive
+
+Schedules = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.", show_default=False)]
+
+
+async def ls(common: Common, queue: Address) -> None:
+    """List the schedules of a queue.
+
+    The columns are the name, when it puts its item, the next time, the last time, how many it has put, and the item.
+    """
+    address = common.read(queue)
+    async with common.open(address) as opened:
+        schedules = await opened.schedules()
+    text_at = text_of(address)
+    if common.json:
+        print_json([_as_dict(schedule, text_at(schedule.raw)) for schedule in schedules])
+    elif sys.stdout.isatty():
+        _show(schedules, address)
+    else:
+        rows = (_cells(schedule, text_at(schedule.raw)) for schedule in schedules)
+        sys.stdout.write("".join("\t".join(row) + "\n" for row in rows))
+        sys.stdout.flush()
+
+
+async def every(
+    common: Common,
+    queue: Address,
+    name: Schedules,
+    when: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHEN",
+            help="An expression of cron, such as '0 9 * * mon-fri', or the seconds from one time to the next.",
+            show_default=False,
+        ),
+    ],
+    item: Annotated[str, typer.Argument(metavar="ITEM", help="What it puts.", show_default=False)],
+    timezone: Annotated[str, option("timezone", "Whose times of day they are, such as Europe/Berlin.", "ZONE")] = "UTC",
+    missed: Annotated[
+        str, option("missed", "What comes of times at which nothing drove it: none, one or all are put.", "WHICH")
+    ] = "one",
+    parse: Annotated[bool, option("parse", "Read the item as JSON: tasks take it for a string otherwise.")] = False,
+) -> None:  # fmt: skip
+    """Have a queue put an item at certain times. A schedule of the same name becomes this one."""
+    address = common.read(queue)
+    data = message_of(address, parse)(os.fsencode(item))
+    async with common.open(address) as opened:
+        schedule = await opened.every(name, _number_or_text(when), data, timezone=timezone, missed=missed)
+    text = f"{address} puts it next at {_time(schedule.next, schedule.timezone)}"
+    answer(told(address, **_as_dict(schedule, text_of(address)(schedule.raw))), text, as_json=common.json)
+
+
+async def pause(common: Common, queue: Address, name: Schedules) -> None:
+    """Pause a schedule. What it would have put meanwhile is not put later."""
+    address = common.read(queue)
+    async with common.open(address) as opened:
+        changed = await opened.pause_schedule(name)
+    _tell(common, address, name, "paused" if changed else "is paused already", paused=True, changed=changed)
+
+
+async def resume(common: Common, queue: Address, name: Schedules) -> None:
+    """Go on with a schedule, from its next time on."""
+    address = common.read(queue)
+    async with common.open(address) as opened:
+        changed = await opened.resume_schedule(name)
+    _tell(common, address, name, "resumed" if changed else "is not paused", paused=False, changed=changed)
+
+
+async def run(common: Common, queue: Address, name: Schedules) -> None:
+    """Put a schedule's item now, beside its times."""
+    address = common.read(queue)
+    async with common.open(address) as opened:
+        await opened.run_schedule(name)
+    _tell(common, address, name, "has put its item")
+
+
+async def delete(common: Common, queue: Address, name: Schedules) -> None:
+    """Delete a schedule. What it has put stays in the queue."""
+    address = common.read(queue)
+    async with common.open(address) as opened:
+        await opened.delete_schedule(name)
+    _tell(common, address, name, "deleted")
+
+
+async def run_forever(
+    common: Common,
+    queues: Annotated[list[str], typer.Argument(metavar="QUEUE…", help="The queues.", show_default=False)],
+) -> None:
+    """Drive the schedules of queues until a signal comes. Every service of a queue does so anyway."""
+    async with contextlib.AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(common.open(common.read(queue))) for queue in queues]
+        await asyncio.gather(*(drive(queue, for_ever=True) for queue in opened))
+
+
+def _tell(common: Common, address: QueueAddress, name: str, what: str, **more: Any) -> None:
+    text = f"{printable(name)} of {address}: {what}"
+    answer(told(address, schedule=name, **more), text, as_json=common.json)
+
+
+def _number_or_text(when: str) -> str | float:
+    try:
+        return float(when)
+    except ValueError:
+        return when
+
+
+def _show(schedules: Sequence[Schedule], address: QueueAddress) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("name", "when", "next", "last", "count", "item", box=None, pad_edge=False)
+    for schedule in schedules:
+        table.add_row(*map(Text, _cells(schedule, text_of(address)(schedule.raw))))  # a Text is never read as markup
+    Console().print(table)
+
+
+def _cells(schedule: Schedule, item: bytes) -> tuple[str, ...]:
+    when = plain(schedule.when) if isinstance(schedule.when, str) else f"{schedule.when:g} s"
+    when += "" if schedule.timezone == "UTC" else f" {schedule.timezone}"
+    due = "paused" if schedule.paused else _time(schedule.next, schedule.timezone)
+    last = _time(schedule.last, schedule.timezone)
+    return printable(schedule.name), when, due, last, str(schedule.count), printable(item[:40].decode(errors="replace"))
+
+
+def _time(moment: float | None, timezone: str) -> str:
+    if moment is None:
+        return "-"
+    return datetime.fromtimestamp(moment, ZoneInfo(timezone)).isoformat(timespec="seconds")
+
+
+def _as_dict(schedule: Schedule, item: bytes) -> dict[str, Any]:
+    moments = {
+        key: None if moment is None else datetime.fromtimestamp(moment, UTC).isoformat()
+        for key, moment in (("next", schedule.next), ("last", schedule.last))
+    }
+    return {
+        "schedule": schedule.name, "when": schedule.when, "timezone": schedule.timezone, "missed": schedule.missed,
+        **moments, "count": schedule.count, "paused": schedule.paused, "item": item.decode(errors="backslashreplace"),
+    }  # fmt: skip

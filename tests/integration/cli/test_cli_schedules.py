@@ -1,0 +1,90 @@
+"""`apressure schedules` on queues of each kind."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apressure import TaskQueue, sync
+from tests import processes
+from tests.integration.cli.test_cli_kinds import Here
+from tests.integration.commands import COMMAND, PATIENCE, environment
+
+pytestmark = [
+    pytest.mark.leaves_keys,
+    pytest.mark.parametrize("server", ["valkey"], indirect=True),
+]
+
+
+@pytest.fixture(params=["orders", "events:orders", "tasks:orders", "files:spool/orders"])
+def address(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def here(url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spool").mkdir()
+    return Here(url, tmp_path, capfd)
+
+
+def test_the_life_of_a_schedule(here: Here, address: str) -> None:
+    here("create", address)
+    text = here("schedules", "every", address, "daily", "0 9 * * mon-fri", "report", "--timezone", "Europe/Berlin")
+    assert re.fullmatch(rf"{address} puts it next at \S+T09:00:00\+0[12]:00\n", text)
+    (shown,) = here.json("schedules", "ls", address)
+    assert shown == {
+        "schedule": "daily", "when": "0 9 * * mon-fri", "timezone": "Europe/Berlin", "missed": "one",
+        "next": shown["next"], "last": None, "count": 0, "paused": False, "item": "report",
+    }  # fmt: skip
+    assert here("schedules", "pause", address, "daily") == f"daily of {address}: paused\n"
+    assert here("schedules", "pause", address, "daily") == f"daily of {address}: is paused already\n"
+    assert here("schedules", "ls", address).split("\t")[2:4] == ["paused", "-"]
+    assert here.json("schedules", "resume", address, "daily")["changed"] is True
+    assert here("schedules", "resume", address, "daily") == f"daily of {address}: is not paused\n"
+    here("schedules", "run", address, "daily")
+    assert here("get", address, "-n", "1") == "report\n"
+    assert here("schedules", "ls", address).split("\t")[4] == "1"
+    here("schedules", "delete", address, "daily")
+    assert here("schedules", "ls", address) == ""
+    for command in ("pause", "resume", "run", "delete"):
+        assert "has no schedule 'daily'" in here.fails(3, "schedules", command, address, "daily")
+
+
+def test_what_is_no_schedule_is_a_wrong_command_line(here: Here) -> None:
+    here("create", "orders")
+    for when, more in (("99 0 * * *", ()), ("0", ()), ("60", ("--timezone", "Mars")), ("60", ("--missed", "some"))):
+        here.fails(2, "schedules", "every", "orders", "x", when, "item", *more)
+    here.fails(3, "schedules", "every", "nothing", "x", "60", "item")
+    assert here("schedules", "ls", "orders") == ""
+
+
+def test_the_item_of_tasks_may_be_json(here: Here) -> None:
+    here("schedules", "every", "tasks:orders", "x", "3600", '{"a": 1}', "--parse")
+    assert here.json("schedules", "ls", "tasks:orders")[0]["item"] == '{"a":1}'
+    here("schedules", "run", "tasks:orders", "x")
+    with sync.Queue(TaskQueue("orders", url=here.url)) as queue:
+        got: Any = queue.get()
+    assert got == {"a": 1}
+
+
+def test_a_process_that_drives_schedules(here: Here, url: str) -> None:
+    """Until a signal comes; the queue has each occasion once, beside another process that does the same."""
+    here("create", "orders")
+    here("schedules", "every", "orders", "tick", "1", "tick", "--missed", "all")
+    command = [*COMMAND, "schedules", "run-forever", "orders", "events:others"]
+    running = [processes.Popen(command, env=environment(url)) for _ in range(2)]
+    until = time.monotonic() + PATIENCE
+    while here.json("stat", "orders")["length"] < 3:
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    for one in running:
+        one.send_signal(signal.SIGTERM)
+        assert one.wait(PATIENCE) == 128 + signal.SIGTERM
+    assert here.json("stat", "orders")["length"] == here.json("schedules", "ls", "orders")[0]["count"]
