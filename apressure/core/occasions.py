@@ -13,11 +13,13 @@ import functools
 import json
 import os
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, NamedTuple
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from apressure import validation
 from apressure.exceptions import MissingExtraError
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 Missed = Literal["none", "one", "all"]
 
@@ -168,6 +170,8 @@ def checked(when: Any, timezone: Any, missed: Any) -> tuple[str | float, str, Mi
 
 @functools.lru_cache(maxsize=256)
 def _zone(name: str) -> ZoneInfo:
+    from zoneinfo import ZoneInfo  # here, since most programs have no schedules
+
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, LookupError):  # ZoneInfoNotFoundError is a KeyError; a directory is an OSError

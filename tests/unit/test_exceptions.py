@@ -61,6 +61,7 @@ TWINS: dict[str, tuple[type[BaseException], ...]] = {
     "QueueOpenError": (TimeoutError,),
     "QueueInUseError": (TimeoutError,),
     "DuplicateEventError": (ValueError,),
+    "ScheduleDoesNotExistError": (LookupError,),
     "TaskDoesNotExistError": (LookupError,),
     "TaskUnfinishedError": (TimeoutError,),
     "TaskStatusError": (ValueError,),
