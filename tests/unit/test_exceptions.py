@@ -34,6 +34,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "QueueFullError": {"name": "jobs", "accepted": 3},
     "QueueEmptyError": {"name": "jobs"},
     "QueueOpenError": {"name": "jobs"},
+    "ScheduleDoesNotExistError": {"name": "jobs"},
     "QueueInUseError": {"name": "jobs", "role": "consumer", "holder": "web-1:5", "accepted": 2},
     "OperationUnblockedError": {"name": "jobs"},
     "LeaseLostError": {"name": "jobs", "role": "producer"},
