@@ -20,6 +20,7 @@ from apressure.dead_letters import DeadLetter
 from apressure.exceptions import QueueClosedError, QueueDoesNotExistError, StorageError
 from apressure.files.core import Core
 from apressure.files.putting import Putter
+from apressure.files.schedules import FileSchedules
 from apressure.files.storage import lifecycle, names
 from apressure.files.storage.directory import Directory, Letter
 from apressure.files.storage.index import Index
@@ -173,6 +174,10 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
     @property
     def _administration(self) -> QueueSteps:
         return QueueSteps(self._store, self._operation)
+
+    @property
+    def _schedules(self) -> FileSchedules:
+        return FileSchedules(self._store, self._operation, self._putter)
 
     async def _look(self) -> _Status:
         with self._operation():

@@ -128,7 +128,7 @@ class TestFakeRedisTasks(QueueContract, DeadLetterContract, PauseContract, Delay
             yield open_queue
 
 
-class TestFileQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract):
+class TestFileQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract, ScheduleContract):
     @pytest.fixture(params=MODES)
     async def open_queue(self, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:

@@ -97,7 +97,8 @@ def _refuse_strangers(place: Place, path: Path) -> None:
 
 
 def _is_ours(entry: os.DirEntry[str]) -> bool:
-    known = entry.name.startswith(names.PREFIX) or names.parse(entry.name) is not None
+    name = entry.name
+    known = name.startswith(names.PREFIX) or name in names.OURS or names.parse(name) is not None
     return known and entry.is_file(follow_symlinks=False)
 
 

@@ -55,6 +55,15 @@ _DELAYED: Final = re.compile(r"\.queue-later-([0-9]{1,14})-([0-9]{1,17})", re.AS
 STAGED: Final = ".queue-staged-"
 """The start of the names of directories, beside queues, that are being created or deleted."""
 
+SCHEDULES: Final = ".queue-schedules"
+"""The file of the records of schedules, and those that it needs; see `files/schedules.py`. No version lists them."""
+SCHEDULES_NEW: Final = ".queue-schedules-new"
+SCHEDULES_LOCK: Final = ".queue-schedules-lock"
+OCCASIONS: Final = (".queue-occasion-a", ".queue-occasion-b")
+
+OURS: Final = frozenset({SCHEDULES, SCHEDULES_NEW, SCHEDULES_LOCK, *OCCASIONS})
+"""Names of files that are neither state nor messages, and that go with the queue."""
+
 MAX_BOUND: Final = 10**15
 BOUND: Final = re.compile(r"\.queue-v1-bound-([1-9][0-9]{0,15})", re.ASCII)
 

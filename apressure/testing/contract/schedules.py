@@ -138,7 +138,7 @@ class ScheduleContract:
         await queue.create()
         for wrong in ("", "* * *", "61 * * * *", "0 0 30 2 *", "x" * 300, 0, 0.5, -1, math.nan, math.inf):
             await fails(ValueError, queue.every("name", wrong, b"1"))
-        for other in (None, True, b"* * * * *", []):
+        for other in (None, True, b"* * * * *", object()):
             await fails(TypeError, queue.every("name", other, b"1"))
         for name in ("", "x" * 201, "a\nb"):
             await fails(ValueError, queue.every(name, 1, b"1"))
