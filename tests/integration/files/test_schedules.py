@@ -56,7 +56,8 @@ async def test_kills_while_an_occasion_is_put(make: Make, clock: Clock) -> None:
         await queue.pause_schedule("tick")  # a change ends what the killed one has begun
         assert (await queue.schedules())[0].count == 2
         clock.now += 60  # the places of one that was killed while it made the message due are free by then
-        assert await drain(queue) == [b"1"]
+        assert await queue.get_nowait() == b"1"
+        assert await drain(queue) == []
         assert [name for name in files(queue) if not name.endswith(".new")] == sorted(OURS)
 
     await each_kill(make, {"clock": clock}, prepare, act, check)
