@@ -38,8 +38,12 @@ class Due(NamedTuple):
 
         Behind that, of a message that expires, `!` and the milliseconds until then.
         """
-        end = b"" if self.expires is None else b"!%d" % self.expires
-        return b"%s%d%s" % (b"@" if self.absolute else b"", self.milliseconds, end)
+        return b"%s%d%s" % (b"@" if self.absolute else b"", self.milliseconds, self.end)
+
+    @property
+    def end(self) -> bytes:
+        """What is behind the time in the argument of a script."""
+        return b"" if self.expires is None else b"!%d" % self.expires
 
 
 def due_of(delay: Any, at: Any, expires: Any = None, expire: bool = True) -> Due | None:

@@ -276,4 +276,4 @@ _MOST_IN_ORDER: Final = 40_000
 def _in_order(due: Due, first: int) -> Iterator[bytes]:
     """Yield when tasks are due that are put in several steps for the same time: fractions keep their order."""
     for number in itertools.count(first):
-        yield repr(due.milliseconds / 1000 + 0.0000005 * min(number, _MOST_IN_ORDER)).encode()
+        yield repr(due.milliseconds / 1000 + 0.0000005 * min(number, _MOST_IN_ORDER)).encode() + due.end

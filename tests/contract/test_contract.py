@@ -61,7 +61,7 @@ class TestSharedConsumer(QueueContract, DeadLetterContract, PauseContract, Delay
                     await queue.delete()
 
 
-class TestEventQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract, ScheduleContract):
+class TestEventQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, ScheduleContract):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -88,7 +88,9 @@ class TestFakeRedis(QueueContract, DeadLetterContract, PauseContract, DelayContr
             yield open_queue
 
 
-class TestFakeRedisEvents(QueueContract, DeadLetterContract, PauseContract, DelayContract, ScheduleContract):
+class TestFakeRedisEvents(
+    QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, ScheduleContract
+):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
         server = fakeredis.FakeServer()
@@ -101,7 +103,7 @@ class TestFakeRedisEvents(QueueContract, DeadLetterContract, PauseContract, Dela
             yield open_queue
 
 
-class TestTaskQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract, ScheduleContract):
+class TestTaskQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, ScheduleContract):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -115,7 +117,9 @@ class TestTaskQueue(QueueContract, DeadLetterContract, PauseContract, DelayContr
                 await queue.delete()
 
 
-class TestFakeRedisTasks(QueueContract, DeadLetterContract, PauseContract, DelayContract, ScheduleContract):
+class TestFakeRedisTasks(
+    QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, ScheduleContract
+):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
         server = fakeredis.FakeServer()

@@ -9,13 +9,21 @@ from typing import Any
 import pytest
 
 from apressure import EventQueue, QueueDoesNotExistError, ServerTooOldError
-from apressure.testing.contract import DeadLetterContract, DelayContract, Opener, PauseContract, QueueContract, drained
+from apressure.testing.contract import (
+    DeadLetterContract,
+    DelayContract,
+    ExpiryContract,
+    Opener,
+    PauseContract,
+    QueueContract,
+    drained,
+)
 from apressure.testing.contract.steps import fails, in_time
 from tests.integration.events.remote.conftest import serving
 from tests.okq_server import OkqServer
 
 
-class TestServerOfOurs(QueueContract, DeadLetterContract, PauseContract, DelayContract):
+class TestServerOfOurs(QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with serving(url) as address, contextlib.AsyncExitStack() as stack:

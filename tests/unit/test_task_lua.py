@@ -65,7 +65,7 @@ async def test_the_header_names_every_argument(name: str) -> None:
     request = await request_of(name)
     with contextlib.suppress(asyncio.CancelledError):
         assert names_every_argument(request, LUA[name])
-        assert len(request.call.keys) == (20 if name == "delete" else 19)
+        assert len(request.call.keys) == (21 if name == "delete" else 20)
         assert request.call.script.name == name
 
 

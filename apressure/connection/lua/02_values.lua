@@ -7,10 +7,13 @@ local function now()
   return clock
 end
 
--- When a message is due that was given as milliseconds from now, or as '@' and milliseconds since 1970.
+-- When a message is due that was given as milliseconds from now, or as '@' and milliseconds since 1970; and when it
+-- expires, if '!' and the milliseconds until then are behind that.
+-- Returns: both, in milliseconds since 1970; nil for one that does not expire
 local function due_time(text)
-  if string.sub(text, 1, 1) == '@' then return tonumber(string.sub(text, 2)) end
-  return now() + tonumber(text)
+  local absolute, due, expires = string.match(text, '^(@?)(%d+)!?(%d*)$')
+  due = absolute == '@' and tonumber(due) or now() + tonumber(due)
+  return due, expires ~= '' and now() + tonumber(expires) or nil
 end
 
 -- The number in a text of ours, or nil: another program may have written there.

@@ -72,6 +72,7 @@ class Status(NamedTuple):
         paused: Whether it is paused.
         delayed: Events that wait for their time.
         next_due: Milliseconds until the first of these is due; None if there is none.
+        expired: Events that have expired since the queue was created.
     """
 
     bound: int
@@ -86,6 +87,7 @@ class Status(NamedTuple):
     paused: bool
     delayed: int = 0
     next_due: int | None = None
+    expired: int = 0
 
     @property
     def exists(self) -> bool:
@@ -127,10 +129,12 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:  # noqa: PLR0912 (o
             reason: Reason = answer[0].decode()
             return Wait(reason, answer[1] if answer[1] >= 0 else None, answer[2] == 1)
         case b"status":
-            bound, waiting, claimed, contents, consumers, is_closed, dead, due, paused, delayed, next_due = answer[1:]
+            bound, waiting, claimed, contents, consumers, is_closed, dead, due, paused, *later = answer[1:]
+            delayed, next_due, expired = later
             return Status(
                 max(0, bound), bound >= 0, waiting, claimed, contents, consumers, is_closed == 1, dead,
                 due if due >= 0 else None, paused == 1, delayed, next_due if next_due >= 0 else None,
+                expired,
             )  # fmt: skip
         case b"healed":
             return answer[1], answer[2] if answer[2] >= 0 else None

@@ -10,7 +10,7 @@ from apressure.connection.settings import MAX_NAME
 _OKQ: Final = ("", ":claimed", ":items", ":consumers")
 _OURS: Final = (
     "bound", "closed", "expiry", "attempts", "dead", "turns", "watch", "room", "putters", "scan", "end", "paused",
-    "resumed", "errors", "delayed", "later",
+    "resumed", "errors", "delayed", "later", "expires", "expired",
 )  # fmt: skip
 """Those of `lua/prelude.lua`, in its order."""
 

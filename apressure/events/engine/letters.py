@@ -49,7 +49,7 @@ def read(letter: bytes, decode: Callable[[bytes], Any]) -> DeadLetter[Any]:
     if matched is None:
         return DeadLetter(shown, contents, None, None, None, decode)
     time, attempts, attempt = map(int, matched.groups()[:3])
-    error = dead_letters.decode(matched[4], attempt) if attempt else None
+    error = dead_letters.decode(matched[4], attempt) if attempt or matched[4] else None
     return DeadLetter(shown, contents, attempts, error, time / 1000, decode)
 
 

@@ -340,7 +340,7 @@ class Commands:
         exists, created, bound, closed, paused, waiting, claimed, consumers, dead, delayed, next_due = reply[:11]
         return Status(
             bound, created == 1, waiting, claimed, exists, consumers, closed == 1, dead, None, paused == 1, delayed,
-            next_due,
+            next_due, *reply[11:12],
         )  # fmt: skip
 
     async def create(self, bound: int) -> bool | None:

@@ -116,6 +116,7 @@ async def look(queue: ServedQueue) -> Reply:
     return [
         int(status.exists), int(status.created), status.bound, int(status.closed), int(status.paused),
         status.waiting, status.claimed, status.consumers, status.dead, status.delayed, status.next_due,
+        status.expired,
     ]  # fmt: skip
 
 

@@ -63,7 +63,7 @@ class Push(NamedTuple):
         Raises:
             ErrorReply: An id has no contents, or the option is unknown, or the time is wrong.
         """
-        due, rest = due_time(arguments[0]), [*arguments[1:]]
+        due, rest = due_time(arguments[0], expire=True), [*arguments[1:]]
         option = rest.pop().upper() if len(rest) % 2 == 1 else b""
         if option not in (b"", b"CREATED"):
             raise ErrorReply("ERR syntax error: the last argument is neither CREATED, nor the contents of an event")
@@ -175,14 +175,19 @@ def seconds(given: bytes, what: str) -> float:
     return value
 
 
-def due_time(given: bytes) -> bytes:
+def due_time(given: bytes, expire: bool = False) -> bytes:
     """Return when events are due, as `Due.encoded`: milliseconds from now, or `@` and milliseconds since 1970.
 
-    A time that has passed is now.
+    A time that has passed is now. With `expire`, `!` and the milliseconds until they expire may follow.
 
     Raises:
         ErrorReply: It is neither, or more than ten years away; since clocks differ, a day more for an absolute time.
     """
+    if expire and b"!" in given:
+        when, _, expires = given.partition(b"!")
+        if b"@" in expires or expires.strip(b"0") == b"":
+            raise ErrorReply(f"ERR bad when value: {quoted(given)} has no milliseconds behind the !")
+        return due_time(when) + b"!" + due_time(expires)
     digits, most = given.removeprefix(b"@"), int(LONGEST * 1000)
     if digits != given:
         most += int(time.time() * 1000) + DAY_MS

@@ -52,7 +52,7 @@ class Expiry:
 
     def look_when(self, due: bytes) -> None:
         """Do that when events are due that were just delayed, given as `Due.encoded`. Redis tells when a time comes."""
-        self.look_in(0 if due.startswith(b"@") else int(due) / 1000)
+        self.look_in(0 if due.startswith(b"@") else int(due.partition(b"!")[0]) / 1000)
 
     def close(self) -> None:
         """Look no more: the server stops."""

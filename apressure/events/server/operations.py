@@ -369,7 +369,7 @@ def _acked(counts: Sequence[int], job: Outcome[bytes]) -> Replies:
 
 
 def _shown(queue: ServedQueue, pop: Pop, found: Found) -> Reply:
-    dead = queue.pops.take_dead() if pop.tell and pop.want.limit and pop.most is not None else 0
+    dead = queue.pops.take_dead() if pop.tell and pop.most is not None else 0
     if isinstance(found, Wait):
         if pop.tell:
             return f"{found.reason}{' created' if found.created else ''}{f' {dead}' if dead else ''}"

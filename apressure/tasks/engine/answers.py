@@ -86,6 +86,7 @@ class Status(NamedTuple):
         listed: Whether it is among the names of all queues.
         due: Milliseconds until a lease may end; None if nothing is leased.
         next_due: Milliseconds until the first scheduled task is due, 0 if it is overdue; None if there is none.
+        expired: Tasks that have expired since the queue was created.
     """
 
     bound: int
@@ -103,6 +104,7 @@ class Status(NamedTuple):
     listed: bool
     due: int | None
     next_due: int | None
+    expired: int
 
     @property
     def delayed(self) -> int:
@@ -171,10 +173,10 @@ def read(answer: Any, name: str) -> Any:
             reason: Reason = answer[0].decode()
             return Wait(reason, answer[1] if answer[1] >= 0 else None, answer[2] == 1)
         case b"status":
-            bound, is_closed, is_paused, *counts, listed, lease, next_due = answer[1:]
+            bound, is_closed, is_paused, *counts, listed, lease, next_due, expired = answer[1:]
             flags = (bound >= 0, is_closed == 1, is_paused == 1)
             times = (time if time >= 0 else None for time in (lease, next_due))
-            return Status._make((max(0, bound), *flags, *counts, listed == 1, *times))
+            return Status._make((max(0, bound), *flags, *counts, listed == 1, *times, expired))
         case b"closed" | b"missing" | b"corrupt":
             return refusal(answer, name)
         case _:

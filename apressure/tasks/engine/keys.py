@@ -85,4 +85,5 @@ class TaskKeys:
         operation = b"apressure:blueque:op:" + series.encode()
         return (
             QUEUES, *self.blueque, *self.ours, operation, _TASK, self.reserved(b""), self.channel, self.room, SCHEDULED,
+            b"apressure:blueque:expired:" + self.name,
         )  # fmt: skip

@@ -41,10 +41,14 @@ New = tuple[bytes, bytes, bytes]
 
 
 def eta_of(due: Due | None) -> bytes:
-    """Return when a task is due, as scripts take it: seconds since 1970, or `+` and milliseconds; nothing for now."""
+    """Return when a task is due, as scripts take it: seconds since 1970, or `+` and milliseconds; nothing for now.
+
+    Behind that, of a task that expires, `!` and the milliseconds until then.
+    """
     if due is None:
         return b""
-    return repr(due.milliseconds / 1000).encode() if due.absolute else b"+%d" % due.milliseconds
+    when = repr(due.milliseconds / 1000).encode() if due.absolute else b"+%d" % due.milliseconds
+    return (when if due.milliseconds else b"") + due.end
 
 
 class Change(NamedTuple):

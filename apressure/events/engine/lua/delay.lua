@@ -1,4 +1,4 @@
--- Put as many events for later as there is room for, in order.
+-- Put as many events as there is room for, in order: for later, or that expire.
 -- KEYS: those of the prelude
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 '1' if the queue must have been created, 4... events (id, contents,
 --       when it is due, as `due_time` reads it)
@@ -10,14 +10,27 @@ if not bound then return refusal end
 local room = bound > 0 and math.max(0, bound - occupied()) or math.huge
 local letters, places, ids, pairs_ = accepted(4, #ARGV, 3, room)
 if #ids > 0 then
-  local scores = {}
+  local scores, later, ready, contents, ends = {}, {}, {}, {}, {}
   for i = 1, #ids do
-    -- A fraction keeps the order of events that were put together.
-    scores[2 * i - 1], scores[2 * i] = due_time(ARGV[places[i] + 2]) + 0.0003 * i, ids[i]
+    local id, text = ids[i], pairs_[2 * i]
+    local due, expires = due_time(ARGV[places[i] + 2])
+    if due > now() then
+      -- A fraction keeps the order of events that were put together.
+      scores[#scores + 1], scores[#scores + 2] = due + 0.0003 * i, id
+      later[#later + 1], later[#later + 2] = id, text
+    else
+      ready[#ready + 1] = id
+      contents[#contents + 1], contents[#contents + 2] = id, text
+    end
+    if expires then ends[#ends + 1], ends[#ends + 2] = id, expires .. ':' .. digest_of(text) end
   end
   respect_memory_limit()
   forget_attempts(ids)
-  delay(scores, pairs_)
+  push('HSET', EXPIRES, ends)
+  if #scores > 0 then delay(scores, later) end
   promote()
+  publish(ready)
+  push('HSET', ITEMS, contents)
+  push('LPUSH', UNCLAIMED, ready)
 end
 return answer_put(letters, bound)

@@ -9,9 +9,9 @@ for from = 0, claimed - 1, CHUNK do
   for i = 1, #locks do locks[i] = lock_of(locks[i]) end
   call('DEL', unpack(locks))
 end
-call('DEL', UNCLAIMED, CLAIMED, ITEMS, EXPIRY, ATTEMPTS, ERRORS, SCAN, DELAYED, LATER)
+call('DEL', UNCLAIMED, CLAIMED, ITEMS, EXPIRY, ATTEMPTS, ERRORS, SCAN, DELAYED, LATER, EXPIRES)
 if ARGV[1] == '1' then
-  call('DEL', CONSUMERS, BOUND, CLOSED, DEAD, WATCH, PUTTERS, KEYS[#KEYS])
+  call('DEL', CONSUMERS, BOUND, CLOSED, DEAD, WATCH, PUTTERS, EXPIRED, KEYS[#KEYS])
   if call('DEL', PAUSED) == 1 then wake_paused(RESUMED) end
 end
 tell_all()

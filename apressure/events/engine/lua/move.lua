@@ -10,7 +10,7 @@
 --          lost) | {'missing'} | {'corrupt', why}
 local before = recall(ARGV[1], ARGV[2])
 if before then return natural(before) or 0 end
-local SOURCE = 22
+local SOURCE = 24
 switch_to(SOURCE)
 local source_bound, wrong = state(false)
 if not source_bound then return wrong end

@@ -47,13 +47,14 @@ local most = tonumber(ARGV[3])
 if most > 1 and ARGV[10] == '1' then
   most = math.min(most, math.max(1, math.ceil(call('LLEN', UNCLAIMED) / math.max(1, call('ZCARD', CONSUMERS)))))
 end
-local tried = call('EXISTS', ATTEMPTS) == 1
+local tried, expiring = call('EXISTS', ATTEMPTS) == 1, call('EXISTS', EXPIRES) == 1
 while #ids < most and looked < 2 * CHUNK and bytes < 1048576 do
   -- A few at a time, since some may be large.
   local some = call('LRANGE', UNCLAIMED, -math.min(most - #ids, 100), -1)
   if #some == 0 then break end
   local found = call('HMGET', ITEMS, unpack(some))
   local times = tried and call('HMGET', ATTEMPTS, unpack(some)) or {}
+  local ends = expiring and call('HMGET', EXPIRES, unpack(some)) or {}
   local taken = 0
   for i = #some, 1, -1 do
     if #ids > 0 and bytes + #(found[i] or '') > 1048576 then
@@ -64,6 +65,9 @@ while #ids < most and looked < 2 * CHUNK and bytes < 1048576 do
     local attempt = (natural(times[i] or nil) or 0) + 1
     if not found[i] then
       -- An id without contents: it was acknowledged, or flushed, and okq died in between.
+    elseif ends[i] and has_expired(ends[i], found[i]) then
+      dead[#dead + 1] = {some[i], found[i], attempt - 1, true}
+      call('HINCRBY', EXPIRED, 'count', 1)
     elseif limit > 0 and attempt > limit then
       dead[#dead + 1] = {some[i], found[i], attempt - 1}
     elseif claim(some[i], token, lease) then

@@ -2,7 +2,7 @@
 -- functions.
 -- KEYS: 1 unclaimed ids, 2 :claimed, 3 :items, 4 :consumers, and ours: 5 bound, 6 closed, 7 expiry, 8 attempts, 9 dead,
 --       10 turns, 11 watch, 12 room, 13 putters, 14 scan, 15 end, 16 paused, 17 resumed, 18 errors, 19 delayed,
---       20 later, 21 op
+--       20 later, 21 expires, 22 expired, 23 op
 -- An okq beside us does not keep our keys: each of them may be missing or stale at any time. What okq's own keys say
 -- counts: an id in CLAIMED whose lock key exists is claimed, whoever claimed it.
 -- The lock key of an event is not among KEYS, since a step learns ids from the lists. It has the same hash tag.
@@ -15,13 +15,16 @@ local BOUND, CLOSED, EXPIRY, ATTEMPTS, DEAD = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 -- TURNS and ROOM have a token for the next client that waits for events, or for room. END has one for the client that
 -- watches the queue, when the queue has ended, or an event is due earlier than that client knows. WATCH says which client
 -- that is, and PUTTERS exists while clients wait for room. SCAN says how far the claims have been indexed.
-TURNS, WATCH, OP = KEYS[10], KEYS[11], KEYS[21]
+TURNS, WATCH, OP = KEYS[10], KEYS[11], KEYS[23]
 local ROOM, PUTTERS, SCAN, END = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 -- PAUSED exists while clients of ours take nothing: 'since:client'. RESUMED has a token when that has ended.
 -- ERRORS: id -> 'attempt:error' of the latest attempt that ended with an error; only for ids that have ATTEMPTS.
 local PAUSED, RESUMED, ERRORS = KEYS[16], KEYS[17], KEYS[18]
 -- DELAYED: ids by the time when they are due, in milliseconds. LATER: id -> contents. okq sees neither.
 local DELAYED, LATER = KEYS[19], KEYS[20]
+-- EXPIRES: id -> 'milliseconds:digest of the contents' of events that expire. EXPIRED counts, in its field 'count', those
+-- that have: dead letters that were never delivered in time.
+local EXPIRES, EXPIRED = KEYS[21], KEYS[22]
 
 WATCH_MS = 6000                -- a client that waits tries again every 5 seconds
 local SCAN_MS = 10000          -- claims are looked through at least this often
@@ -46,6 +49,8 @@ local function check_types()
   call('LLEN', DEAD)
   call('ZCARD', DELAYED)
   call('HLEN', LATER)
+  call('HLEN', EXPIRES)
+  call('HLEN', EXPIRED)
 end
 
 -- Check the state of the queue.
@@ -102,7 +107,7 @@ local function switch_to(first)
   BOUND, CLOSED, EXPIRY, ATTEMPTS, DEAD = KEYS[i + 5], KEYS[i + 6], KEYS[i + 7], KEYS[i + 8], KEYS[i + 9]
   TURNS, WATCH, ROOM, PUTTERS, SCAN = KEYS[i + 10], KEYS[i + 11], KEYS[i + 12], KEYS[i + 13], KEYS[i + 14]
   END, PAUSED, RESUMED, ERRORS = KEYS[i + 15], KEYS[i + 16], KEYS[i + 17], KEYS[i + 18]
-  DELAYED, LATER = KEYS[i + 19], KEYS[i + 20]
+  DELAYED, LATER, EXPIRES, EXPIRED = KEYS[i + 19], KEYS[i + 20], KEYS[i + 21], KEYS[i + 22]
   LOCK = UNCLAIMED .. ':lock:'
 end
 
@@ -160,8 +165,21 @@ local function error_count()
   return type(kept) == 'number' and kept
 end
 
--- Forget how often events were delivered, and why that failed.
+-- fakeredis has no digests: there, the length and the beginning of the contents stand for them.
+local function digest_of(contents)
+  return redis.sha1hex and redis.sha1hex(contents) or #contents .. string.sub(contents, 1, 40)
+end
+
+-- Has an event expired? An okq that settles an event leaves its entry: so that counts for the same contents only.
+-- entry: what EXPIRES has, or false
+local function has_expired(entry, contents)
+  local at, digest = string.match(entry or '', '^(%d+):(.*)$')
+  return natural(at) and natural(at) <= now() and digest == digest_of(contents)
+end
+
+-- Forget how often events were delivered, why that failed, and when they expire.
 local function forget_attempts(ids)
+  if call('EXISTS', EXPIRES) == 1 then push('HDEL', EXPIRES, ids) end
   if call('EXISTS', ATTEMPTS) == 0 then return end
   push('HDEL', ATTEMPTS, ids)
   if (error_count() or 0) > 0 then push('HDEL', ERRORS, ids) end
@@ -180,9 +198,13 @@ local function keep_errors(errors)
   if kept then call('PEXPIRE', ERRORS, ATTEMPTS_MS) end
 end
 
--- A dead letter: '+', the packed id, the packed reason 'time:attempts:attempt:error' (attempt 0: no error is known), and
+-- A dead letter: '+', the packed id, the packed reason 'time:attempts:attempt:error' (attempt 0 and no error: none is known), and
 -- the contents. Older versions wrote the packed id and the contents.
-local function letter_of(id, contents, attempts)
+-- expired: that is why it is one
+local function letter_of(id, contents, attempts, expired)
+  if expired then
+    return '+' .. pack(id) .. pack(now() .. ':' .. attempts .. ':' .. attempts .. ':expired\t') .. contents
+  end
   local kept = error_count() and call('HGET', ERRORS, id) or ''
   local attempt, text = string.match(kept, '^(%d+):(.*)$')
   attempt = natural(attempt)
@@ -316,7 +338,9 @@ local function heal()
   local claims = call('LLEN', CLAIMED)
   if claims == 0 then
     if call('EXISTS', EXPIRY, SCAN) > 0 then call('DEL', EXPIRY, SCAN) end
-    if call('EXISTS', ITEMS, LATER) == 0 and call('EXISTS', ATTEMPTS) == 1 then call('DEL', ATTEMPTS, ERRORS) end
+    if call('EXISTS', ITEMS, LATER) == 0 and call('EXISTS', ATTEMPTS, EXPIRES) > 0 then
+      call('DEL', ATTEMPTS, ERRORS, EXPIRES)
+    end
     return 0
   end
   index_claims(claims)

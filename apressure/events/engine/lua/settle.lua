@@ -41,7 +41,7 @@ for i = 5, #ARGV, width do
   if removed > 0 then
     settled[#settled + 1] = id
     if width > 2 and ARGV[i + 2] ~= '' then errors[id] = ARGV[i + 2] end
-    if how == 'later' then dues[id] = due_time(ARGV[i + 3]) end
+    if how == 'later' then dues[id] = (due_time(ARGV[i + 3])) end
   end
 end
 if #settled > 0 then

@@ -10,7 +10,7 @@ if ARGV[1] == '1' then
   end
   tell()
   call('PUBLISH', ROOM, 'deleted')
-  call('DEL', BOUND, CLOSED, PAUSED, KEYS[#KEYS])
+  call('DEL', BOUND, CLOSED, PAUSED, EXPIRED, KEYS[#KEYS])
 else
   call('DEL', TASKS, STARTED)
   if call('SCARD', LISTENERS) == 0 and call('EXISTS', BOUND, PENDING, SCHEDULED) == 0 then call('ZREM', QUEUES, NAME) end

@@ -1,7 +1,7 @@
 -- Enqueue as many tasks as there is room for, in order, or schedule them (specification: Submission, Schedule Task).
 -- KEYS: those of the prelude
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 '1' if the queue must have been created, 4... tasks (id, parameters,
---       when it is due, as `due_at` reads it, or '')
+--       when it is due, as `due_at` reads it, or ''; behind that, '!' and milliseconds if it expires)
 -- Returns: {'put', number of tasks that are in the queue} (fewer than were given: it is full) | {'missing'} |
 --          {'corrupt', why} | {'closed'}
 local before, text, closed = begin(ARGV[1], ARGV[2])
@@ -11,16 +11,18 @@ if not bound then return created end
 if closed then return {'closed'} end
 local taken = occupied()
 local room = bound > 0 and math.max(0, bound - taken) or math.huge
-local ids, pending, scheduled = {}, {}, {}
+local ids, pending, scheduled, expires = {}, {}, {}, {}
 for i = 4, #ARGV, 3 do
   if #ids >= room then break end
-  local eta = ARGV[i + 2] ~= '' and due_at(ARGV[i + 2])
+  local when, milliseconds = string.match(ARGV[i + 2], '^([^!]*)!?(%d*)$')
+  local eta = when ~= '' and due_at(when)
   if eta and tonumber(eta) > tonumber(stamp()) then
     scheduled[#scheduled + 1], scheduled[#scheduled + 2] = eta, ARGV[i]
   else
     pending[#pending + 1] = ARGV[i]
   end
   ids[#ids + 1] = ARGV[i]
+  expires[#ids] = milliseconds ~= '' and now() + tonumber(milliseconds) or nil
 end
 if #ids > 0 then
   if #pending > 0 then tell() end
@@ -34,6 +36,7 @@ if #ids > 0 then
       'HSET', task, 'status', waits and 'scheduled' or 'pending', 'queue', NAME, 'parameters', ARGV[at + 1],
       'created', stamp(), 'updated', stamp()
     )
+    if expires[i] then call('HSET', task, 'expires', expires[i]) end
     if waits then
       call('HSET', task, 'eta', scheduled[later - 1])
       later = later + 2

@@ -57,13 +57,15 @@ while #found < most and looked < 2 * CHUNK and bytes < 1048576 do
   for i = #some, 1, -1 do
     local id = some[i]
     local fields = redis.pcall('HGETALL', TASK .. id)
-    local kept, stale, n, status, attempts, size = {}, nil, 0, nil, nil, 0
+    local kept, stale, n, status, attempts, expires, size = {}, nil, 0, nil, nil, nil, 0
     for j = 1, #fields, 2 do
       local name, value = fields[j], fields[j + 1]
       if name == 'status' then
         status = value
       elseif name == 'attempts' then
         attempts = value
+      elseif name == 'expires' then
+        expires = natural(value)
       elseif STALE[name] then
         stale = stale or {}
         stale[#stale + 1] = name
@@ -77,8 +79,9 @@ while #found < most and looked < 2 * CHUNK and bytes < 1048576 do
     if #fields > 0 and not seen[id] and not DONE[status] then
       seen[id] = true
       attempts = (natural(attempts) or 0) + 1
-      if limit > 0 and attempts > limit then
-        dead[#dead + 1] = id
+      local expired = expires and expires <= now()
+      if expired or limit > 0 and attempts > limit then
+        dead[#dead + 1] = {id, expired and attempts - 1}
         given_up[#given_up + 1] = {id, some_of(id, 'parameters')[1], attempts - 1}
       else
         kept[n + 1], kept[n + 2] = 'attempts', tostring(attempts)
@@ -90,11 +93,21 @@ while #found < most and looked < 2 * CHUNK and bytes < 1048576 do
   end
   if #some == 0 then break end
 end
-if #dead > 0 then call('LLEN', FAILED) end
+if #dead > 0 then
+  call('LLEN', FAILED)
+  call('HLEN', EXPIRED)
+end
 
 -- Then it writes.
 if looked > 0 then call('LTRIM', PENDING, 0, -looked - 1) end
-for i = 1, #dead do finish(dead[i], 'failed', 'error', reason(dead[i])) end
+for i = 1, #dead do
+  local id, expired_at = unpack(dead[i])
+  finish(id, 'failed', 'error', expired_at and 'expired' or reason(id))
+  if expired_at then
+    call('HSET', TASK .. id, 'failure', 'expired\t', 'failed_attempt', expired_at)
+    call('HINCRBY', EXPIRED, 'count', 1)
+  end
+end
 local claim = {}
 if #found > 0 then
   claim = {'status', 'reserved', 'node', listener, 'updated', stamp(), 'token', token}

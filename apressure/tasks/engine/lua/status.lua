@@ -4,7 +4,8 @@
 -- Of the set of started tasks it counts those that run; of more than MOST_STARTED it looks at so many random ones.
 -- Returns: {'status', the bound or -1 if the queue was not created, 1 if it is closed, 1 if it is paused, pending,
 --           scheduled, started, complete, failed, leased, reserved by all listeners, listeners, 1 if it is listed,
---           milliseconds until a lease ends or -1, milliseconds until the first scheduled task is due or -1}
+--           milliseconds until a lease ends or -1, milliseconds until the first scheduled task is due or -1,
+--           how many have expired}
 local MOST_STARTED = 1000
 local reserved = 0
 local listeners = call('SMEMBERS', LISTENERS)
@@ -17,4 +18,5 @@ return {
   'status', natural(call('GET', BOUND)) or -1, call('EXISTS', CLOSED), call('EXISTS', PAUSED), call('LLEN', PENDING),
   call('ZCARD', SCHEDULED), started, call('LLEN', COMPLETE), call('LLEN', FAILED), call('ZCARD', LEASES),
   reserved, #listeners, call('ZSCORE', QUEUES, NAME) and 1 or 0, due(), next_due(),
+  natural(call('HGET', EXPIRED, 'count')) or 0,
 }

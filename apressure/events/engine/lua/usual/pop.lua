@@ -1,18 +1,18 @@
 -- The usual case of pop.lua for one event with a lease, with as few commands as possible: an open queue without a pause,
--- no counted attempts, nothing delayed, nobody who waits for room or in line, no claim that has expired, and no claims to look for. In any
--- other case it writes nothing.
+-- no counted attempts, nothing delayed, nothing that expires, nobody who waits for room or in line, no claim that has
+-- expired, and no claims to look for. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of pop.lua; nil for any other case
 if ARGV[2] == '1' or ARGV[3] ~= '1' or ARGV[4] == '0' then return nil end
 local call = redis.call
 local UNCLAIMED, CLAIMED, ITEMS, BOUND, CLOSED, EXPIRY = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6], KEYS[7]
 local ATTEMPTS, WATCH, ROOM, PUTTERS, SCAN = KEYS[8], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local PAUSED, DELAYED, LATER, OP = KEYS[16], KEYS[19], KEYS[20], KEYS[21]
+local PAUSED, DELAYED, LATER, EXPIRES, OP = KEYS[16], KEYS[19], KEYS[20], KEYS[21], KEYS[23]
 
 local id = call('LRANGE', UNCLAIMED, -1, -1)[1]
 if not id then return nil end
 local lock = UNCLAIMED .. ':lock:' .. id
 local waits = ARGV[6] == '' and CLOSED or WATCH
-if call('EXISTS', lock, CLOSED, PAUSED, ATTEMPTS, ROOM, PUTTERS, DELAYED, LATER, waits) > 0 then return nil end
+if call('EXISTS', lock, CLOSED, PAUSED, ATTEMPTS, ROOM, PUTTERS, DELAYED, LATER, EXPIRES, waits) > 0 then return nil end
 local last, bound = call('GET', OP), call('GET', BOUND)
 if last then
   last = string.match(last, '^(%d+):')

@@ -1,12 +1,12 @@
 -- The usual case of push.lua for one event, with as few commands as possible: an open queue with room, no counted
--- attempts, nothing delayed, nobody who waits for room, and a new id. In any other case it writes nothing.
+-- attempts, nothing delayed or that expires, nobody who waits for room, and a new id. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of push.lua; nil for any other case
 if #ARGV ~= 7 or ARGV[2] == '1' or ARGV[4] ~= '0' then return nil end
 local call = redis.call
-local UNCLAIMED, ITEMS, BOUND, CLOSED, ATTEMPTS, OP = KEYS[1], KEYS[3], KEYS[5], KEYS[6], KEYS[8], KEYS[21]
-local ROOM, PUTTERS, DELAYED, LATER, id = KEYS[12], KEYS[13], KEYS[19], KEYS[20], ARGV[6]
+local UNCLAIMED, ITEMS, BOUND, CLOSED, ATTEMPTS, OP = KEYS[1], KEYS[3], KEYS[5], KEYS[6], KEYS[8], KEYS[23]
+local ROOM, PUTTERS, DELAYED, LATER, EXPIRES, id = KEYS[12], KEYS[13], KEYS[19], KEYS[20], KEYS[21], ARGV[6]
 
-if call('EXISTS', CLOSED, ATTEMPTS, ROOM, PUTTERS, DELAYED, LATER) > 0 then return nil end
+if call('EXISTS', CLOSED, ATTEMPTS, ROOM, PUTTERS, DELAYED, LATER, EXPIRES) > 0 then return nil end
 local last, bound = call('GET', OP), call('GET', BOUND)
 if last then
   last = string.match(last, '^(%d+):')

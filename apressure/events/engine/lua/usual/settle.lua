@@ -5,10 +5,10 @@
 if #ARGV ~= 6 or ARGV[2] == '1' or ARGV[3] ~= 'ack' then return nil end
 local call = redis.call
 local UNCLAIMED, CLAIMED, ITEMS, BOUND, CLOSED, EXPIRY = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6], KEYS[7]
-local ATTEMPTS, ROOM, PUTTERS, SCAN, OP, id = KEYS[8], KEYS[12], KEYS[13], KEYS[14], KEYS[21], ARGV[5]
-local DELAYED, LATER = KEYS[19], KEYS[20]
+local ATTEMPTS, ROOM, PUTTERS, SCAN, OP, id = KEYS[8], KEYS[12], KEYS[13], KEYS[14], KEYS[23], ARGV[5]
+local DELAYED, LATER, EXPIRES = KEYS[19], KEYS[20], KEYS[21]
 
-if call('EXISTS', CLOSED, ATTEMPTS, ROOM, PUTTERS, DELAYED, LATER) > 0 then return nil end
+if call('EXISTS', CLOSED, ATTEMPTS, ROOM, PUTTERS, DELAYED, LATER, EXPIRES) > 0 then return nil end
 local last, bound = call('GET', OP), call('GET', BOUND)
 if last then
   last = string.match(last, '^(%d+):')

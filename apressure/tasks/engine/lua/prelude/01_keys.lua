@@ -2,7 +2,8 @@
 -- functions.
 -- KEYS: 1 blueque_queues, 2 pending, 3 scheduled, 4 started, 5 listeners, 6 complete, 7 failed, 8 tasks, and ours:
 --       9 leases, 10 nodes, 11 bound, 12 closed, 13 paused, 14 op; the beginnings of keys: 15 of a task, 16 of a
---       listener's reserved list; the channels: 17 of the queue, 18 for room, 19 for schedulers
+--       listener's reserved list; the channels: 17 of the queue, 18 for room, 19 for schedulers;
+--       and ours: 20 expired
 -- Nodes of the released blueque do not keep our keys: each of them may be missing or stale at any time. What Blueque's
 -- own keys say counts. Other programs may write there, too: a task may be missing, and any field of it.
 -- Scripts never roll back: so every script reads and checks everything before its first write.
@@ -12,6 +13,7 @@ local COMPLETE, FAILED, TASKS = KEYS[6], KEYS[7], KEYS[8]
 local LEASES, NODES, BOUND, CLOSED, PAUSED = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
 OP = KEYS[14]
 local TASK, RESERVED, CHANNEL, ROOM, SCHEDULERS = KEYS[15], KEYS[16], KEYS[17], KEYS[18], KEYS[19]
+local EXPIRED = KEYS[20]        -- in its field 'count', how many tasks have expired; a task's own field `expires` says when
 local NAME = string.sub(TASKS, #'blueque_tasks_' + 1)
 
 local LOOKED_AT = 100          -- how many leases, results and nodes a step looks at on the way
@@ -387,7 +389,7 @@ local function revive(id)
   call('HSET', TASK .. id, 'status', 'pending', 'updated', stamp())
   call(
     'HDEL', TASK .. id, 'token', 'cancel_requested', 'reclaimed_node', 'attempts', 'error', 'failure', 'failed_attempt',
-    'node', 'pid', 'process_started', 'progress', 'progress_message'
+    'node', 'pid', 'process_started', 'progress', 'progress_message', 'expires'
   )
   call('LPUSH', PENDING, id)
 end
