@@ -46,10 +46,10 @@ class Due(NamedTuple):
         return b"" if self.expires is None else b"!%d" % self.expires
 
 
-def due_of(delay: Any, at: Any, expires: Any = None, expire: bool = True) -> Due | None:
+def due_of(delay: Any, at: Any, expires: Any = None, unable: str = "") -> Due | None:
     """Return when a message is due, and when it expires; None for at once and never.
 
-    `expire` says whether messages of this kind of queue can.
+    `unable` is the kind of queue, if its messages cannot expire.
 
     Raises:
         TypeError: `delay` or `expires` is not a number, or `at` is not a datetime.
@@ -59,10 +59,10 @@ def due_of(delay: Any, at: Any, expires: Any = None, expire: bool = True) -> Due
     due = _due(delay, at)
     if expires is None:
         return due
-    if not expire:
+    if unable:
         raise ValueError(
-            "messages of an AsyncQueue cannot expire: its format keeps nothing beside a message. Put the time into the "
-            "item instead of giving expires=, or use an EventQueue, TaskQueue or FileQueue"
+            f"messages of {unable} cannot expire: it keeps no time beside a message. Leave out expires=, and put the "
+            "time into the item, or use an EventQueue or TaskQueue"
         )
     end = max(1, round(validation.seconds(expires, "expires", most=MOST_DELAY, above=True, none=True) * 1000))
     if due is None:

@@ -56,6 +56,9 @@ class AnyQueue(Letters[T], Schedules[T], Iterating[T], Generic[T, D_any, Put]):
     _reads_ahead: ClassVar[bool] = True
     """`put_many` reads an asynchronous iterable while a chunk is being put."""
 
+    _unable_to_expire: ClassVar[str] = ""
+    """What this kind of queue is called in the error, if its messages cannot expire."""
+
     _items: Items[T]
 
     # What a kind of queue says.
@@ -127,16 +130,18 @@ class AnyQueue(Letters[T], Schedules[T], Iterating[T], Generic[T, D_any, Put]):
 
         On this kind:
             AsyncQueue: Concurrent puts of a client travel together; each task's puts keep their order. Producers that
-                wait for room are not served first come, first served. `expires=` is refused: its format keeps
-                nothing beside a message.
+                wait for room are not served first come, first served. `expires=` is refused: it keeps no time
+                beside a message.
             TaskQueue: The specification calls it Submission, and `enqueue` is another name of it.
-            FileQueue: The specification calls it New. Calls of the file system that the event loop makes itself cannot
-                be interrupted by a deadline: `threads=True` makes all of them in a thread. The id is a place in line,
-                so a delayed message has another one when it is due.
+            FileQueue: The specification calls it New. `expires=` is refused, as on an AsyncQueue. Calls of the file
+                system that the event loop makes itself cannot be interrupted by a deadline: `threads=True` makes all of
+                them in a thread. The id is a place in line, so a delayed message has another one when it is due.
         """
         if deadline is not None:
             return await within(deadline, self.name, self.put(item, timeout, delay=delay, at=at, expires=expires))
-        due = None if delay is None and at is None and expires is None else due_of(delay, at, expires)
+        due = None
+        if delay is not None or at is not None or expires is not None:
+            due = due_of(delay, at, expires, self._unable_to_expire)
         return await self._put_one(self._items.encode(item), timeout, due)
 
     async def put_nowait(
@@ -191,7 +196,7 @@ class AnyQueue(Letters[T], Schedules[T], Iterating[T], Generic[T, D_any, Put]):
 
         Cancelled, the first of the items are in the queue, in order, and the others are not.
         """
-        due = due_of(delay, at, expires)
+        due = due_of(delay, at, expires, self._unable_to_expire)
 
         async def put(chunk: list[bytes], timeout: float | None, progress: Progress) -> None:
             await self._put_chunk(chunk, timeout, progress, due)

@@ -71,7 +71,7 @@ class Producer(AnyProducer[T, None]):
         queue = self._entered_queue()
         if deadline is not None:
             return await within(deadline, queue.name, self.put(item, timeout, delay=delay, at=at, expires=expires))
-        due = None if delay is None and at is None and expires is None else due_of(delay, at, expires, expire=False)
+        due = None if delay is None and at is None and expires is None else due_of(delay, at, expires, "an AsyncQueue")
         return await self._send(Put([self._items.encode(item)]), timeout, due=due)
 
     async def put_many(
@@ -83,7 +83,7 @@ class Producer(AnyProducer[T, None]):
         if deadline is not None:
             put = self.put_many(items, timeout, delay=delay, at=at, expires=expires)
             return await within(deadline, queue.name, put)
-        send = partial(self._send, due=due_of(delay, at, expires, expire=False))
+        send = partial(self._send, due=due_of(delay, at, expires, "an AsyncQueue"))
         return await queue.put_chunks(items, timeout, partial(put_chunk, send))
 
 

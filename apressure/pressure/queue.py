@@ -129,7 +129,7 @@ class AsyncQueue(Core[T]):
                 `delay` or `at`.
             delay: Seconds after which it is due, from when the queue has accepted it; at most ten years.
             at: When it is due, with a time zone. A time that has passed is now.
-            expires: Must be None: the format keeps nothing beside a message. EventQueue, TaskQueue and FileQueue can.
+            expires: Must be None: it keeps no time beside a message. EventQueue and TaskQueue can.
             deadline: Seconds for the whole operation. It also holds when the server is down or frozen.
 
         Raises:
@@ -149,7 +149,7 @@ class AsyncQueue(Core[T]):
         if deadline is not None:
             put = self.put(item, timeout, force, delay=delay, at=at, expires=expires)
             return await within(deadline, self.name, put)
-        due = None if delay is None and at is None and expires is None else due_of(delay, at, expires, expire=False)
+        due = None if delay is None and at is None and expires is None else due_of(delay, at, expires, "an AsyncQueue")
         return await self._engine.put(Put([self._items.encode(item)]), timeout, force, due)
 
     @with_deadline()
@@ -180,7 +180,7 @@ class AsyncQueue(Core[T]):
 
         Cancelled, the first of the items are in the queue, in order, and the others are not.
         """
-        put = partial(self._engine.put, force=force, due=due_of(delay, at, expires, expire=False))
+        put = partial(self._engine.put, force=force, due=due_of(delay, at, expires, "an AsyncQueue"))
         return await self.put_chunks(items, timeout, partial(put_chunk, put))
 
     def producer(

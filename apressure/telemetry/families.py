@@ -80,6 +80,7 @@ COUNTS: Final = {
     "in_flight": Family("queue_in_flight_messages", "Messages that were received and are not settled yet."),
     "delayed": Family("queue_delayed_messages", "Messages that wait for their time."),
     "next_due": Family("queue_next_due_seconds", "When the first of these is due. Absent without one.", unit="s"),
+    "expired": Family("queue_expired_messages", "Messages that have expired since the queue was created."),
     "dead_letters": Family("queue_dead_letter_messages", "Dead letters, of kinds that keep them beside the queue."),
     "scheduled": Family("queue_scheduled_messages", "Tasks that wait for their time."),
     "started": Family("queue_started_messages", "Tasks that run."),

@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -62,11 +63,14 @@ def test_the_code_of_a_page_runs(pages: list[Path], url: str, tmp_path: Path) ->
     output = tmp_path / "output.txt"
     with output.open("wb") as file:
         running = processes.Popen(
-            [sys.executable, "-W", "error", "-m", "tests.documentation.run_page", url, *map(str, pages)],
+            [sys.executable, "-X", "faulthandler", "-W", "error", "-m", "tests.documentation.run_page", url, *map(str, pages)],
             cwd=place, env=settings, stdout=file, stderr=file, start_new_session=True,
         )  # fmt: skip
         try:
-            code = running.wait(2 * PATIENCE)
+            code = running.wait(4 * PATIENCE)
+        except subprocess.TimeoutExpired:
+            running.send_signal(signal.SIGABRT)  # the output shows where it waits
+            code = running.wait(PATIENCE)
         finally:
             with contextlib.suppress(ProcessLookupError):  # what the page has started in the background
                 os.killpg(running.pid, signal.SIGKILL)

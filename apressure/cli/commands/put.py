@@ -61,6 +61,9 @@ def put(
             parser=moment_of,
         ),
     ] = None,
+    expires: Annotated[
+        float | None, option("expires", "After it the items become dead letters.", "SECONDS", min=0)
+    ] = None,
     parse: Annotated[bool, option("parse", "Read the items as JSON: tasks take them for strings otherwise.")] = False,
     ids: Annotated[bool, option("ids", "Print the id of each item. The items of an AsyncQueue have none.")] = False,
     replicas: Replicas = 0,
@@ -92,7 +95,7 @@ def put(
         if bound is not None and not create:
             raise UsageError("--bound needs --create: give both options")
         _check(address, force, ids)
-        options = _options(force, delay, at)
+        options = _options(force, delay, at, expires)
         convert = message_of(address, parse)
         sizes = {"max_message_size": max(max_size, *map(len, given), 1)} if address.kind == "files" else {}
         with meter:
@@ -143,11 +146,11 @@ def _check(address: QueueAddress, force: bool, ids: bool) -> None:
         raise UsageError("--ids is not for an AsyncQueue, whose items have no ids. Leave it out")
 
 
-def _options(force: bool, delay: float | None, at: Any) -> dict[str, Any]:
+def _options(force: bool, delay: float | None, at: Any, expires: float | None) -> dict[str, Any]:
     """Return the further arguments of `put` and `put_many`."""
     if delay is not None and at is not None:
         raise UsageError("--delay and --at both say when: give one of them")
-    options = {"force": force or None, "delay": delay, "at": at}
+    options = {"force": force or None, "delay": delay, "at": at, "expires": expires}
     return {name: value for name, value in options.items() if value is not None}
 
 
