@@ -77,6 +77,7 @@ class Server:
         database._dict.clear()
         for key, item in copy.deepcopy(self._replica).items():
             database[key] = item
+        self.state.taken_over()
 
     def block(self, socket: _Socket) -> None:
         """A connection waits for a list."""
