@@ -22,6 +22,7 @@ class Ledger:
         put: The messages that were put for certain.
         perhaps: Those whose put ended with an error that leaves it open.
         exact: No delivery is lost: each message is handed out as often as it is delivered.
+        timely: Nobody sets the server's clock.
     """
 
     def __init__(self, in_order: bool = False) -> None:
@@ -31,6 +32,7 @@ class Ledger:
         self.doubts = 0
         """Gets whose outcome is not known: each may have taken a message."""
         self.exact = False
+        self.timely = True
         self._due: dict[bytes, float] = {}
         self._attempts: dict[bytes, list[int]] = {}
         self._acked: dict[bytes, int] = {}
@@ -48,7 +50,8 @@ class Ledger:
 
     def due(self, messages: Iterable[bytes], moment: float) -> None:
         """They are not to come before this time."""
-        self._due.update(dict.fromkeys(messages, moment))
+        if self.timely:
+            self._due.update(dict.fromkeys(messages, moment))
 
     def lease_lost(self) -> None:
         """What was given back may come at once, and deliveries that nobody has seen count."""

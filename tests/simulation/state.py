@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from apressure.exceptions import ROLES
@@ -22,19 +22,21 @@ class State:
 
     Args:
         database: Of fakeredis.
+        clock: The server's.
 
     Attributes:
         wrong: What is wrong; empty if nothing is.
     """
 
-    def __init__(self, database: Any) -> None:
+    def __init__(self, database: Any, clock: Callable[[], float]) -> None:
         self.wrong = ""
         self._database = database
+        self._clock = clock
         self._watched: list[_Watched] = []
 
     def watch(self, *names: str, by_steps: bool = False) -> None:
         """Look at these queues. `by_steps`: some of their clients work step by step, so less is certain in between."""
-        self._watched += [_Watched(self._database, Keys("__pressure__", name), by_steps) for name in names]
+        self._watched += [_Watched(self._database, self._clock, Keys("__pressure__", name), by_steps) for name in names]
 
     def taken_over(self) -> None:
         """Another server has taken over, which may not know of the latest messages."""
@@ -54,8 +56,9 @@ class _Watched:
         later: The entries of delayed messages, and when each is due, in milliseconds.
     """
 
-    def __init__(self, database: Any, keys: Keys, by_steps: bool) -> None:
+    def __init__(self, database: Any, clock: Callable[[], float], keys: Keys, by_steps: bool) -> None:
         self._database = database
+        self._clock = clock
         self._keys = keys
         self._by_steps = by_steps
         self.later: dict[bytes, float] = {}
@@ -73,7 +76,7 @@ class _Watched:
             return ""  # it is being deleted
         waiting = self._length(self._keys.messages)
         before, self.later = self.later, dict(getattr(self._value(self._keys.delayed), "items", dict)())
-        early = [before[entry] - 1000 * time.time() for entry in before.keys() - self.later.keys()]
+        early = [before[entry] - 1000 * self._clock() for entry in before.keys() - self.later.keys()]
         return (
             (f"{max(early):.0f} ms before its time a message is no longer delayed" if max(early, default=0) > 1 else "")
             or self._puts(int(bound), waiting)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from apressure import AsyncQueue, Backoff, Delivery, LeaseLostError, OutcomeUnknownError, QueueClosedError, Retry, serve
-from tests.simulation.crowd import USUAL, Crowd
+from tests.simulation.crowd import USUAL, Crowd, Trouble
 from tests.simulation.ledger import Ledger, check_left
 from tests.simulation.world import URL, Sim, connected, run
 
@@ -26,7 +26,11 @@ class Later:
         sim.server.state.watch(NAME)
         self.sim = sim
         self.ledger = Ledger()
-        self.ledger.exact = sim.draw(3) == 0
+        self.troubles: tuple[Trouble, ...] = (("reset",), USUAL, USUAL, ("clock", "clock", "clock", *USUAL))[
+            sim.draw(4)
+        ]
+        self.ledger.exact = self.troubles == ("reset",)
+        self.ledger.timely = "clock" not in self.troubles
         self.crowd = Crowd(sim, 1 + sim.seconds(2))
         self.consume = (self._deliver, self._serve, self._get)[sim.draw(3)]
         self._how: dict[str, Any] = {"lease": self.crowd.lease, "shared": sim.draw(2) == 0}
@@ -86,13 +90,17 @@ class Later:
 
     async def _serve(self) -> None:
         """Handle until the queue is drained."""
-        backoff = Backoff(0.1, 2, jitter=False)
+        backoff, wrong, stop = Backoff(0.1, 2, jitter=False), list[AssertionError](), asyncio.Event()
 
         async def handle(delivery: Delivery[bytes]) -> None:
             try:
                 pause, now = await self._work(delivery), time.time()
             except LeaseLostError:
                 self.ledger.lease_lost()
+                raise
+            except AssertionError as error:  # it is no failure of the handler
+                wrong.append(error)
+                stop.set()
                 raise
             if pause is None:
                 return
@@ -104,8 +112,11 @@ class Later:
         async with connected() as client:
             queue = AsyncQueue[bytes](NAME, client=client)
             await serve(
-                handle, queue, deliveries=True, concurrency=1 + self.sim.draw(4), retry=backoff, signals=(), **self._how
-            )
+                handle, queue, deliveries=True, concurrency=1 + self.sim.draw(4), retry=backoff, signals=(), stop=stop,
+                **self._how,
+            )  # fmt: skip
+        for error in wrong:
+            raise error
 
     async def _get(self) -> None:
         """Get until the queue is drained."""
@@ -124,7 +135,7 @@ class Later:
 async def at_its_time(sim: Sim) -> None:
     """Somebody closes the queue at some time: what is delayed then comes all the same, once, and not too early."""
     later = Later(sim)
-    crowd, exact = later.crowd, later.ledger.exact
+    crowd = later.crowd
     async with AsyncQueue[bytes](NAME, url=URL) as queue:
         await queue.create((0, 1, 3, 10)[sim.draw(4)])
     for _ in range(3 + sim.draw(8)):
@@ -135,7 +146,7 @@ async def at_its_time(sim: Sim) -> None:
         await asyncio.sleep(sim.seconds(2))
         # A message that a `get` takes is lost with its process.
         once = later.consume == later._get
-        crowd.trouble(("reset",) if exact else USUAL, spared="consumer" if once else "nobody")
+        crowd.trouble(later.troubles, spared="consumer" if once else "nobody")
     async with AsyncQueue[bytes](NAME, url=URL) as queue:
         await queue.close()
     crowd.add("consumer", later.consume)
