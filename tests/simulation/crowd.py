@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from tests.simulation.world import Sim
 
-Trouble = Literal["crash", "stop", "block", "reset", "cancel", "failover"]
+Trouble = Literal["crash", "stop", "block", "reset", "cancel", "failover", "clock"]
 
 USUAL: Final[tuple[Trouble, ...]] = ("crash", "crash", "stop", "stop", "block", "reset", "cancel")
 
@@ -52,6 +52,8 @@ class Crowd:
         name, what = alive[sim.draw(len(alive))], kinds[sim.draw(len(kinds))]
         if what == "failover":
             sim.fail_over()
+        elif what == "clock":
+            sim.set_clock(sim.seconds(4 * self.lease) - 2 * self.lease)
         elif what == "reset" or (what in {"crash", "cancel"} and name.startswith(spared)):
             sim.reset(name)
         elif what == "crash":

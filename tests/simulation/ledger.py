@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterable
 
 from apressure import AsyncQueue, PressureError
@@ -20,6 +21,8 @@ class Ledger:
     Attributes:
         put: The messages that were put for certain.
         perhaps: Those whose put ended with an error that leaves it open.
+        exact: No delivery is lost: each message is handed out as often as it is delivered.
+        timely: Nobody sets the server's clock.
     """
 
     def __init__(self, in_order: bool = False) -> None:
@@ -28,6 +31,9 @@ class Ledger:
         self.perhaps: set[bytes] = set()
         self.doubts = 0
         """Gets whose outcome is not known: each may have taken a message."""
+        self.exact = False
+        self.timely = True
+        self._due: dict[bytes, float] = {}
         self._attempts: dict[bytes, list[int]] = {}
         self._acked: dict[bytes, int] = {}
 
@@ -40,12 +46,26 @@ class Ledger:
         """They are put anew, and their attempts begin at 1."""
         for message in messages:
             self._attempts[message] = []
+            self._due.pop(message, None)
+
+    def due(self, messages: Iterable[bytes], moment: float) -> None:
+        """They are not to come before this time."""
+        if self.timely:
+            self._due.update(dict.fromkeys(messages, moment))
+
+    def lease_lost(self) -> None:
+        """What was given back may come at once, and deliveries that nobody has seen count."""
+        self.exact = False
+        self._due.clear()
 
     def handed_out(self, message: bytes, attempts: int) -> None:
         """A consumer has it."""
         before = self._attempts.setdefault(message, [])
         assert attempts > max(before, default=0), f"{message!r} came as attempt {attempts} after {before}"
         assert message not in self._acked, f"{message!r} came as attempt {attempts} after it was acknowledged"
+        assert not self.exact or attempts == len(before) + 1, f"{message!r} came as attempt {attempts} after {before}"
+        early = self._due.get(message, 0) - time.time()
+        assert early < 0.002, f"{message!r} came {early:.3f} s before its time"  # the server counts milliseconds
         before.append(attempts)
         if self._in_order:
             producer, number = _place(message)
@@ -60,8 +80,9 @@ class Ledger:
 
     def got(self, message: bytes) -> None:
         """A `get` has it: it was acknowledged by that."""
-        self.acked(message, max(self._attempts.get(message, [0])) + 1)
-        self._attempts.setdefault(message, []).append(self._acked[message])
+        attempts = max(self._attempts.get(message, ()), default=0) + 1
+        self.handed_out(message, attempts)
+        self.acked(message, attempts)
 
     def check(self) -> None:
         """Everything was handed out; again only if it had not been acknowledged, and then it was marked."""
@@ -99,7 +120,7 @@ async def check_left(sim: Sim, **messages: int | None) -> None:
                     await asyncio.sleep(1)  # a dead connection may have claimed a role
                     with contextlib.suppress(PressureError):
                         await queue.get_nowait()  # heals what it finds
-                assert (seen.length, seen.in_flight, seen.members) == (0, 0, ()), seen
+                assert (seen.length, seen.in_flight, seen.delayed, seen.members) == (0, 0, 0, ()), seen
                 assert seen.produced_messages == seen.consumed_messages, seen
                 assert count in {None, seen.produced_messages}, seen
                 await queue.delete()

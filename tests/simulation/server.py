@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -38,19 +39,25 @@ class Server:
         state: Looks at the queues after each command.
         over: The run has ended.
         elections: How often a replica has taken over. Connections to the server before it are dead.
+        ahead: How many seconds the server's clock is ahead of the others.
     """
 
     def __init__(self, dice: Dice) -> None:
         self.dice = dice
         self.store = fakeredis.FakeServer()
-        self.state = State(self.store.dbs[0])
+        self.state = State(self.store.dbs[0], self.now)
         self.over = False
         self.elections = 0
+        self.ahead = 0.0
         self._blocked: list[_Socket] = []
         """The connections that wait for a list, the longest first."""
         self._replica: dict[bytes, Any] | None = None
         self._unconfirmed: list[_Socket] = []
         """The connections whose WAIT is not over."""
+
+    def now(self) -> float:
+        """What the server's clock shows."""
+        return time.time() + self.ahead
 
     def lasting_keys(self) -> list[bytes]:
         """The keys that do not expire."""
@@ -77,6 +84,7 @@ class Server:
         database._dict.clear()
         for key, item in copy.deepcopy(self._replica).items():
             database[key] = item
+        self.state.taken_over()
 
     def block(self, socket: _Socket) -> None:
         """A connection waits for a list."""
@@ -186,6 +194,10 @@ class _Socket(AsyncFakeSocket):
                 self._wait(lambda: server.block(self), float(fields[-1]), None)
         server.serve_blocked()
         server.state.look()
+
+    def time(self) -> list[bytes]:
+        """The command TIME."""
+        return [b"%d" % part for part in divmod(round(self._server_of.now() * 1e6), 1_000_000)]
 
     def _get_server_runtime(self, server: Any) -> Any:
         """All worlds share one Lua, which compiles each script once: that halves the time of a run."""

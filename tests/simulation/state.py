@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any, Final
 
 from apressure.exceptions import ROLES
@@ -11,6 +13,8 @@ SHARED: Final = b"shared:1"
 """The token of a lease that has members."""
 MEMBER: Final = b"member:"
 """How the fields begin that have their records."""
+LATER: Final = re.compile(rb"[0-9a-f]+:\d+:\d+:(\d+):")
+"""How the entries of delayed messages begin: it says how often each has been delivered."""
 
 
 class State:
@@ -18,19 +22,26 @@ class State:
 
     Args:
         database: Of fakeredis.
+        clock: The server's.
 
     Attributes:
         wrong: What is wrong; empty if nothing is.
     """
 
-    def __init__(self, database: Any) -> None:
+    def __init__(self, database: Any, clock: Callable[[], float]) -> None:
         self.wrong = ""
         self._database = database
+        self._clock = clock
         self._watched: list[_Watched] = []
 
     def watch(self, *names: str, by_steps: bool = False) -> None:
         """Look at these queues. `by_steps`: some of their clients work step by step, so less is certain in between."""
-        self._watched += [_Watched(self._database, Keys("__pressure__", name), by_steps) for name in names]
+        self._watched += [_Watched(self._database, self._clock, Keys("__pressure__", name), by_steps) for name in names]
+
+    def taken_over(self) -> None:
+        """Another server has taken over, which may not know of the latest messages."""
+        for watched in self._watched:
+            watched.later = {}
 
     def look(self) -> None:
         """A command has been executed."""
@@ -39,13 +50,19 @@ class State:
 
 
 class _Watched:
-    """One queue."""
+    """One queue.
 
-    def __init__(self, database: Any, keys: Keys, by_steps: bool) -> None:
+    Attributes:
+        later: The entries of delayed messages, and when each is due, in milliseconds.
+    """
+
+    def __init__(self, database: Any, clock: Callable[[], float], keys: Keys, by_steps: bool) -> None:
         self._database = database
+        self._clock = clock
         self._keys = keys
         self._by_steps = by_steps
-        self._produced = 0
+        self.later: dict[bytes, float] = {}
+        self._accepted = 0
         self._closed = False
         self._messages: list[bytes] = []
         self._tokens = [
@@ -58,8 +75,11 @@ class _Watched:
         if bound is None:
             return ""  # it is being deleted
         waiting = self._length(self._keys.messages)
+        before, self.later = self.later, dict(getattr(self._value(self._keys.delayed), "items", dict)())
+        early = [before[entry] - 1000 * self._clock() for entry in before.keys() - self.later.keys()]
         return (
-            self._puts(int(bound), waiting)
+            (f"{max(early):.0f} ms before its time a message is no longer delayed" if max(early, default=0) > 1 else "")
+            or self._puts(int(bound), waiting)
             or self._roles()
             or (
                 "" if self._by_steps else self._permits(int(bound), waiting) or self._flying(waiting) or self._members()
@@ -68,16 +88,18 @@ class _Watched:
 
     def _puts(self, bound: int, waiting: int) -> str:
         """A put respects the bound, and the end."""
-        produced, before = self._number(self._keys.messages_count("producer")), self._produced
+        # A delayed message that was never delivered counts as produced when it is due.
+        new = len(self.later) - self._tried()
+        accepted, before = self._number(self._keys.messages_count("producer")) + new, self._accepted
         closed, closed_before = self._keys.closed in self._database, self._closed
         messages, there = self._value(self._keys.messages) or [], self._messages
-        self._produced, self._closed, self._messages = produced, closed, list(messages)
-        if produced > before and closed and closed_before:
+        self._accepted, self._closed, self._messages = accepted, closed, list(messages)
+        if accepted > before and closed and closed_before:
             return "a message was put into a closed queue"
         # What is given back comes to the other end, and may exceed the bound.
-        put = messages[1:] == there if self._by_steps else produced > before
-        if put and 0 < bound < waiting:
-            return f"{waiting} messages wait after a put, the bound is {bound}"
+        put = messages[1:] == there if self._by_steps else accepted > before
+        if put and 0 < bound < waiting + len(self.later):
+            return f"{waiting} messages wait after a put, {len(self.later)} are delayed, the bound is {bound}"
         return ""
 
     def _permits(self, bound: int, waiting: int) -> str:
@@ -94,14 +116,19 @@ class _Watched:
         return ""
 
     def _flying(self, waiting: int) -> str:
-        """Every message that was put and not consumed waits, or is in flight under a lease."""
+        """Every message that was put and not consumed waits, is in flight under a lease, or was and is delayed."""
         flying = self._length(self._keys.inflight) + self._length(self._keys.apart)
         if flying and self._keys.lease("consumer") not in self._database:
             return f"{flying} messages are in flight without a lease"
         produced, consumed = (self._number(count) for *_, count in self._tokens)
-        if produced - consumed != waiting + flying:
-            return f"{produced} messages produced, {consumed} consumed, {waiting} wait, {flying} are in flight"
+        if produced - consumed != waiting + flying + (tried := self._tried()):
+            where = f"{waiting} wait, {flying} are in flight, {tried} wait for a retry"
+            return f"{produced} messages produced, {consumed} consumed, {where}"
         return ""
+
+    def _tried(self) -> int:
+        """How many of the delayed messages have been delivered before."""
+        return sum(int(LATER.match(entry)[1]) > 0 for entry in self.later)  # type: ignore[index]
 
     def _members(self) -> str:
         """Each message in flight belongs to one member of those that share the role."""

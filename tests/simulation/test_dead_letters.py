@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from apressure import AsyncQueue, Client, LeaseLostError
 from tests.simulation.crowd import Crowd
@@ -53,7 +54,11 @@ class Failing:
                 assert delivery.attempts <= self.limit, f"{message!r} came as attempt {delivery.attempts}"
                 await asyncio.sleep(sim.seconds((0, 0.1, 1)[sim.draw(3)]))
                 if (self.poisonous and int(message) % 4 == 0) or sim.draw(8) == 0:
-                    await delivery.nack(ValueError("as it happens") if sim.draw(2) else None)
+                    error = ValueError("as it happens") if sim.draw(2) else None
+                    delay, now = (None, 0.05, sim.seconds(3))[sim.draw(3)], time.time()
+                    await delivery.nack(error, delay=delay)
+                    if delay and delivery.attempts < self.limit:
+                        ledger.due([message], now + delay)
                     continue
                 self.perhaps_acked.add(message)
                 await delivery.ack()
@@ -73,7 +78,7 @@ class Failing:
                     self.crowd.trouble()
                     continue
                 seen = await queue.statistics()
-                if not (seen.length or seen.in_flight):
+                if not (seen.length or seen.in_flight or seen.delayed):
                     return
 
     async def dead(self) -> list[bytes]:

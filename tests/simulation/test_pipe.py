@@ -127,7 +127,7 @@ async def taken_over(sim: Sim) -> None:
             stages.begin(1)
             await stages.crowd.ended()
             seen = await queue.statistics()
-            if not (seen.length or seen.in_flight):
+            if not (seen.length or seen.in_flight or seen.delayed):
                 break
     arrived: list[bytes] = []
     async with AsyncQueue[bytes](DESTINATION, url=URL) as queue:

@@ -112,6 +112,11 @@ class Sim:
         for host in (None, *self._world.hosts):
             self._world.net.reset_connections(host, self._home)
 
+    def set_clock(self, seconds: float) -> None:
+        """Set the server's clock to so many seconds later, or before 0 earlier."""
+        self._note("clocks set")
+        self.server.ahead += seconds
+
     def raise_failures(self) -> None:
         """Raise what a process has raised."""
         for task in self._tasks.values():
