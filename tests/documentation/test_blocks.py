@@ -63,7 +63,8 @@ def test_the_code_of_a_page_runs(pages: list[Path], url: str, tmp_path: Path) ->
     output = tmp_path / "output.txt"
     with output.open("wb") as file:
         running = processes.Popen(
-            [sys.executable, "-X", "faulthandler", "-W", "error", "-m", "tests.documentation.run_page", url, *map(str, pages)],
+            [sys.executable, "-X", "faulthandler", "-W", "error", "-m", "tests.documentation.run_page", url]
+            + [str(page) for page in pages],
             cwd=place, env=settings, stdout=file, stderr=file, start_new_session=True,
         )  # fmt: skip
         try:
