@@ -16,6 +16,7 @@ from apressure import (
     ScriptingRefusedError,
 )
 from apressure.exceptions import QueueEmptyError
+from apressure.pressure.engine import batching
 from apressure.pressure.engine.keys import Keys
 from tests.integration.conftest import Opener, blocking, fails, in_time, open_two
 from tests.reference import ReferenceQueue
@@ -283,3 +284,19 @@ async def test_the_end_of_a_block_settles_what_was_put_off_just_before(open_queu
     delivery = await in_time(queue.receive())
     assert (delivery.raw, delivery.attempts) == (b"1", 2)
     await delivery.ack()
+
+
+async def test_a_put_that_gives_up_a_lost_permit_still_counts_delayed_messages(
+    open_queue: Opener, db: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "SLICE", 0.0)
+    queue = await open_queue(bound=2)
+    await queue.put_many([b"1", b"2"])
+    db.delete(KEYS.free("consumer"))  # a client that works step by step takes a message,
+    db.rpop(KEYS.messages)  # and dies before it brings the permit
+    await fails(QueueFullError, queue.put_nowait(b"3"))
+    await fails(QueueFullError, queue.put_nowait(b"4", delay=600))
+    await queue.put_nowait(b"4", delay=600)
+    await fails(QueueFullError, queue.put_nowait(b"3"))
+    db.lpush(KEYS.free("consumer"), 1)
+    assert (await queue.qsize(), (await queue.statistics()).delayed) == (1, 1)

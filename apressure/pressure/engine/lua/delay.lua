@@ -22,7 +22,7 @@ if closed == 1 then return {'closed'} end
 local messages = (#ARGV - 6) / 2
 if bound > 0 and ARGV[6] ~= '1' then
   local length = call('LLEN', LIST)
-  local free = ARGV[6] == '2' and math.max(0, bound - length - delayed()) or places(bound, length)
+  local free = places(bound, length, nil, ARGV[6] == '2')
   if free == 0 and length < bound then return await_room(bound, length) end
   messages = math.min(messages, free)
 end

@@ -48,7 +48,7 @@ if not entered then return refusal end
 local free = math.huge
 if bound > 0 then
   length = length or call('LLEN', LIST)
-  free = lost and math.max(0, bound - length) or places(bound, length, permits)
+  free = places(bound, length, permits, lost)
 end
 local units, results, freed, ranges, next_unit = 0, 0, 0, {}, 0
 local i = 8

@@ -22,7 +22,7 @@ if closed == 1 then return {'closed'} end
 local messages, lost = #ARGV - 6, ARGV[6] == '2'
 if bound > 0 and ARGV[6] ~= '1' then
   length = length or call('LLEN', LIST)
-  local free = lost and math.max(0, bound - length) or places(bound, length, permits)
+  local free = places(bound, length, permits, lost)
   if free == 0 and length < bound then return await_room(bound, length, permits) end
   messages = math.min(messages, free)
 end

@@ -39,9 +39,10 @@ end
 -- How many messages may be put; delayed ones take places. While a consumer that works step by step owes a token for a
 -- message that it took, one place belongs to the client that will get that token.
 -- length, permits: as above; permits may be nil.
-local function places(bound, length, permits)
+-- lost: nobody waits for that token any longer.
+local function places(bound, length, permits, lost)
   local free = math.max(0, bound - length - delayed())
-  if free > 0 and (permits or call('LLEN', NOT_FULL)) == 0 and hidden(CONSUMER) then return free - 1 end
+  if free > 0 and not lost and (permits or call('LLEN', NOT_FULL)) == 0 and hidden(CONSUMER) then return free - 1 end
   return free
 end
 
