@@ -7,13 +7,18 @@ nothing to repair by hand, and what is found are notes.
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from apressure import recovery
 from apressure.cli.asking import look
 from apressure.cli.figures import consumers_of
+from apressure.exceptions import ScriptingRefusedError, ServerTooOldError
 from apressure.queue_addresses import QueueAddress
+
+_LATE: Final = 60.0
+"""Seconds by which a schedule may be late before a note says so."""
 
 
 async def examine(address: QueueAddress, queue: Any) -> recovery.Report:
@@ -24,7 +29,25 @@ async def examine(address: QueueAddress, queue: Any) -> recovery.Report:
         ServerError: Its data are damaged.
     """
     statistics = await look(queue)
-    return recovery.Report(address.name, True, tuple(_notes(address, statistics)))
+    return recovery.Report(address.name, True, (*_notes(address, statistics), *await late_schedules(address, queue)))
+
+
+async def late_schedules(address: QueueAddress, queue: Any) -> tuple[recovery.Finding, ...]:
+    """Return a note on each schedule that is late by more than a minute: nothing drives it."""
+    try:
+        schedules = await queue.schedules()
+    except (ServerTooOldError, ScriptingRefusedError):
+        return ()  # there are none on such a server
+    advice = f"Serve the queue, or run `apressure schedules run-forever {shlex.quote(str(address))}`."
+    late = [
+        (schedule.name, time.time() - schedule.next)
+        for schedule in schedules
+        if schedule.next is not None and not schedule.paused and schedule.next < time.time() - _LATE
+    ]
+    return tuple(
+        _note("late_schedule", f"The schedule {name!r} is late by {seconds:.0f} s: nothing drives it.", advice)
+        for name, seconds in late
+    )
 
 
 def _notes(address: QueueAddress, statistics: Any) -> Iterator[recovery.Finding]:
