@@ -14,7 +14,7 @@ from typing import Any, Final
 from apressure import recovery
 from apressure.cli.asking import look
 from apressure.cli.figures import consumers_of
-from apressure.exceptions import ScriptingRefusedError, ServerTooOldError
+from apressure.exceptions import PermissionDeniedError, ScriptingRefusedError, ServerTooOldError
 from apressure.queue_addresses import QueueAddress
 
 _LATE: Final = 60.0
@@ -36,8 +36,8 @@ async def late_schedules(address: QueueAddress, queue: Any) -> tuple[recovery.Fi
     """Return a note on each schedule that is late by more than a minute: nothing drives it."""
     try:
         schedules = await queue.schedules()
-    except (ServerTooOldError, ScriptingRefusedError):
-        return ()  # there are none on such a server
+    except (ServerTooOldError, ScriptingRefusedError, PermissionDeniedError):
+        return ()  # there are none on such a server, or they are not for this user
     advice = f"Serve the queue, or run `apressure schedules run-forever {shlex.quote(str(address))}`."
     late = [
         (schedule.name, time.time() - schedule.next)

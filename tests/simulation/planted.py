@@ -178,8 +178,8 @@ FAULTS: Final = (
     Fault(
         "a delay is shorter than it was to be",
         "connection/lua/02_values.lua",
-        "return now() + tonumber(text)\n",
-        "return now() + tonumber(text) - 40\n",
+        "or now() + tonumber(due)\n",
+        "or now() + tonumber(due) - 40\n",
         "came .* s before its time",
     ),
     Fault(

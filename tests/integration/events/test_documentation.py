@@ -22,7 +22,7 @@ from tests.servers import SERVERS, admin
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "events.md").read_text()
-LUA = [Path(apressure.__path__[0]) / room / "lua" for room in ("events/engine", "connection")]
+LUA = [Path(apressure.__path__[0]) / room / "lua" for room in ("events/engine", "connection", "connection/schedules")]
 BY_CONNECTION = {"evalsha", "eval", "blmove", "brpop", "hscan"}
 
 

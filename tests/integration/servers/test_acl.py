@@ -229,7 +229,8 @@ def test_no_script_calls_a_command_that_the_search_for_them_misses() -> None:
 
 
 WORDS = {"COUNT", "LEFT", "MATCH", "RIGHT", "TYPE", "WITHSCORES"} | {
-    "ERR", "MOVED", "NOAUTH", "NOPERM", "NOSCRIPT", "OOM", "READONLY", "UNBLOCKED", "WRONGPASS", "WRONGTYPE", "SLOTS",
+    "UTC", "ERR", "MOVED", "NOAUTH", "NOPERM", "NOSCRIPT", "OOM", "READONLY", "UNBLOCKED", "WRONGPASS", "WRONGTYPE",
+    "SLOTS",
 }  # fmt: skip
 """Capitals in quotes that are no commands: arguments, and codes of replies."""
 

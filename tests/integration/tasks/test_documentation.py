@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "tasks.md").read_text()
 SCRIPTS = (Path(apressure.__path__[0]) / "tasks" / "engine" / "lua").rglob("*.lua")
 BY_CONNECTION = {"scan", "evalsha", "eval", "ping", "subscribe", "unsubscribe", "hgetall", "smembers"}
+SCHEDULES = (Path(apressure.__path__[0]) / "connection" / "schedules" / "lua").rglob("*.lua")
 SHARED = {"get", "set", "pexpire", "time"}
 """Commands of the functions that the scripts of all rooms share."""
 
@@ -58,7 +59,7 @@ def test_the_page_names_tests_that_exist() -> None:
 
 def test_the_page_names_every_command_key_and_field() -> None:
     called = set(SHARED)
-    for path in SCRIPTS:
+    for path in (*SCRIPTS, *SCHEDULES):
         text = re.sub(r"--.*", "", path.read_text())
         called |= {name.lower() for name in re.findall(r"(?:p?call|push)\(\s*(?:.*? (?:and|or) )?'([A-Z]+)'", text)}
     assert {rule[1:] for rule in rules() if rule.startswith("+")} == called | BY_CONNECTION
