@@ -10,10 +10,13 @@ from typing import Any, Final
 
 from apressure.concurrency import background
 from apressure.concurrency.backoff import Backoff
-from apressure.exceptions import PressureError
+from apressure.exceptions import PermissionDeniedError, PressureError, ScriptingRefusedError, ServerTooOldError
 from apressure.protocols import Scheduled
 
 logger = logging.getLogger("apressure")
+
+_NOT_HERE: Final = (ServerTooOldError, ScriptingRefusedError, PermissionDeniedError)
+"""What says that this service has no schedules to drive: it handles items, and others drive them."""
 
 _PAUSES: Final = Backoff(1.0, 60.0)
 """The pauses after a failure."""
@@ -49,7 +52,8 @@ async def drive(queue: Scheduled, for_ever: bool = False) -> None:
             if not error.temporary and for_ever:
                 raise
             if not error.temporary:
-                logger.debug("the schedules of %r are not driven here: %s", queue, error)
+                level = logging.DEBUG if isinstance(error, _NOT_HERE) else logging.WARNING
+                logger.log(level, "the schedules of %r are not driven here: %s", queue, error)
                 return
             pause = _PAUSES.pause(failures)
             failures += 1
