@@ -189,6 +189,18 @@ async def test_attempts_are_kept_while_everything_is_delayed(open_queue: Open, d
     assert db.exists("apressure:queue:{jobs}:attempts", "apressure:queue:{jobs}:errors") == 0
 
 
+async def test_attempts_and_errors_are_kept_through_a_pause_of_months(open_queue: Open, db: redis.Redis) -> None:
+    queue = await open_queue(max_attempts=5)
+    await queue.put_many([b"1", b"2"])
+    delivery, other = await in_time(queue.receive()), await in_time(queue.receive())
+    months = 100 * 86_400.0
+    await delivery.nack(ValueError("not yet"), delay=months)
+    await other.nack()  # it keeps its attempts for a month
+    for key in ("attempts", "errors"):
+        assert db.pttl(f"apressure:queue:{{jobs}}:{key}") > 1000 * months
+    assert await queue.purge() == 2
+
+
 async def test_a_restart_of_the_server_keeps_the_time(tmp_path: Path) -> None:
     server = EmbeddedServer(directory=tmp_path)
     server.start()

@@ -185,6 +185,12 @@ local function forget_attempts(ids)
   if (error_count() or 0) > 0 then push('HDEL', ERRORS, ids) end
 end
 
+-- Attempts and errors are forgotten 30 days after the last one, and not before the last delayed event is due.
+local function let_expire(key)
+  local last = call('ZRANGE', DELAYED, -1, -1, 'WITHSCORES')[2]
+  call('PEXPIRE', key, string.format('%.0f', math.max(0, (tonumber(last) or 0) - now()) + ATTEMPTS_MS))
+end
+
 -- Keep why events have failed that just went back: {id -> error}.
 local function keep_errors(errors)
   local kept = error_count()
@@ -195,7 +201,7 @@ local function keep_errors(errors)
     local attempt = call('HGET', ATTEMPTS, id)
     if attempt then kept = kept + call('HSET', ERRORS, id, attempt .. ':' .. text) end
   end
-  if kept then call('PEXPIRE', ERRORS, ATTEMPTS_MS) end
+  if kept then let_expire(ERRORS) end
 end
 
 -- A dead letter: '+', the packed id, the packed reason 'time:attempts:attempt:error' (attempt 0 and no error: none is known), and
@@ -243,7 +249,7 @@ local function put_back(ids, counted)
     back[#back + 1] = ids[i]
     if counted(ids[i]) then call('HINCRBY', ATTEMPTS, ids[i], 1) end
   end
-  call('PEXPIRE', ATTEMPTS, ATTEMPTS_MS)
+  let_expire(ATTEMPTS)
   push('RPUSH', UNCLAIMED, back)
   if is_closed() then wake(TURNS) end  -- those that wait for the end look for a token only
 end
@@ -276,8 +282,8 @@ local function put_off(ids, dues)
     pairs_[2 * i - 1], pairs_[2 * i] = ids[i], contents[i]
     call('HINCRBY', ATTEMPTS, ids[i], 1)
   end
-  call('PEXPIRE', ATTEMPTS, ATTEMPTS_MS)
   delay(scores, pairs_)
+  let_expire(ATTEMPTS)
   push('HDEL', ITEMS, ids)
 end
 
