@@ -41,6 +41,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "errors": mostly(None, {"a": "1:failed"}, "x"),
     "delayed": mostly(None, {"d": FAR}, {"d": 1}, {"a": 1}, {"a": 1, "d": FAR}, "x"),
     "later": mostly(None, {"d": "4"}, {"d": "4", "a": "5"}, "x"),
+    "expires": mostly(None, {"c": f"{FAR}:4"}, {"c": "1:"}, "x"),
+    "expired": mostly(None, {"count": "3"}, "x"),
     "op": st.sampled_from([None, "6:k", "6:1:a"])
     | mostly("6:", "7:k", "7:1:a", "8:1", ":", "x", "9" * 14 + ":", ["x"]),
 }  # fmt: skip
@@ -168,6 +170,8 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "errors": ({"a": "1:failed"}, "x"),
     "delayed": ({"d": FAR}, {"d": 1}, "x"),
     "later": ({"d": "4"}, "x"),
+    "expires": ({"c": f"{FAR}:4"}, "x"),
+    "expired": ({"count": "3"}, "x"),
     "op": (None, "", ":", "x", "7:k", "7:", "7:1:a", "8:k", "6:", "6", "10:k", "9" * 14 + ":k", ["x"]),
 }
 

@@ -48,6 +48,7 @@ if most > 1 and ARGV[10] == '1' then
   most = math.min(most, math.max(1, math.ceil(call('LLEN', UNCLAIMED) / math.max(1, call('ZCARD', CONSUMERS)))))
 end
 local tried, expiring = call('EXISTS', ATTEMPTS) == 1, call('EXISTS', EXPIRES) == 1
+if expiring then call('HLEN', EXPIRED) end  -- an error where it is of the wrong type: before anything is taken
 while #ids < most and looked < 2 * CHUNK and bytes < 1048576 do
   -- A few at a time, since some may be large.
   local some = call('LRANGE', UNCLAIMED, -math.min(most - #ids, 100), -1)

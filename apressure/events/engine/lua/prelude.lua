@@ -50,7 +50,6 @@ local function check_types()
   call('ZCARD', DELAYED)
   call('HLEN', LATER)
   call('HLEN', EXPIRES)
-  call('HLEN', EXPIRED)
 end
 
 -- Check the state of the queue.
