@@ -119,9 +119,9 @@ class StepSender(Sender, ABC):
         """Look at the queue. It changes nothing."""
         return await self._run("status")
 
-    async def _run(self, name: str, *arguments: Argument) -> Any:
-        """Run a step that can be repeated as it is."""
-        return await self._ask(lambda on_answer: self._send(self._unnumbered.call(name), [*arguments], on_answer))
+    async def _run(self, name: str, *arguments: Argument, more: Callable[[], tuple[bytes, ...]] = tuple) -> Any:
+        """Run a step that can be repeated as it is. `more` as for `Series.call`: the same keys for each step of a name."""
+        return await self._ask(lambda on_answer: self._send(self._unnumbered.call(name, more), [*arguments], on_answer))
 
     async def _numbered(self, name: str, *arguments: Argument) -> Any:
         with self._series() as series:

@@ -209,7 +209,7 @@ class EventSteps(StepSender):
 
     async def flush(self) -> int:
         """Remove all events, those in flight included, as okq's QFLUSH does. Returns how many."""
-        return await self._run("flush", b"0", b"0")  # type: ignore[no-any-return]
+        return await self._run("flush", b"0", b"0", more=self._its_schedules)  # type: ignore[no-any-return]
 
     async def delete(self) -> None:
         """Delete the queue with all events, consumers and dead letters.
@@ -217,8 +217,11 @@ class EventSteps(StepSender):
         Raises:
             QueueDoesNotExistError: There is no such queue.
         """
-        call = self._unnumbered.call("flush", lambda: (self.keys.schedules,))
-        await self._ask(lambda on_answer: self._send(call, [b"1", b"1"], on_answer))
+        await self._run("flush", b"1", b"1", more=self._its_schedules)
+
+    def _its_schedules(self) -> tuple[bytes, ...]:
+        """The key behind those of every script, for `flush`."""
+        return (self.keys.schedules,)
 
     async def purge(self, most: int, expected: bool = False) -> int:
         """Delete up to so many events that wait, those that are next first. Returns how many."""

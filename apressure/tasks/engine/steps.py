@@ -261,13 +261,16 @@ class TaskSteps(StepSender):
         Raises:
             QueueDoesNotExistError: There is no such queue.
         """
-        call = self._unnumbered.call("delete", lambda: (self.keys.schedules,))
-        await self._ask(lambda on_answer: self._send(call, [b"1"], on_answer))
+        await self._run("delete", b"1", more=self._its_schedules)
         note_sent()
         for what in ("pending", "scheduled", "held", "complete", "failed"):
             while (await self.purge(what, MAX_DELETED))[1]:
                 pass
-        await self._run("delete", b"0")
+        await self._run("delete", b"0", more=self._its_schedules)
+
+    def _its_schedules(self) -> tuple[bytes, ...]:
+        """The key behind those of every script, for `delete`."""
+        return (self.keys.schedules,)
 
 
 def _named(claims: Iterable[Claim]) -> list[Argument]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import redis
 
 from apressure import EventQueue, QueueEmptyError
 from apressure.events.engine.letters import read
@@ -79,3 +80,12 @@ async def test_events_that_fail_too_often(wire: Wire) -> None:
 async def test_errors(wire: Wire, command: str, error: str) -> None:
     assert await wire(*command.split(" ")) == error
     assert await wire("PING") == b"PONG"
+
+
+async def test_a_queue_that_was_flushed_and_is_deleted_leaves_no_schedules(wire: Wire, db: redis.Redis) -> None:
+    assert await wire("QCREATE", "foo", 0) == 1
+    db.hset("apressure:queue:{foo}:schedules", "tick", "a record")
+    assert await wire("QFLUSH", "foo") == b"OK"
+    assert db.hlen("apressure:queue:{foo}:schedules") == 1
+    assert await wire("QDELETE", "foo") == b"OK"
+    assert db.exists("apressure:queue:{foo}:schedules") == 0

@@ -1,5 +1,5 @@
 -- Remove all events, those in flight included (specification: QFLUSH); with '1', everything else of the queue, too.
--- KEYS: those of the prelude; with '1' also the schedules
+-- KEYS: those of the prelude, then the schedules
 -- ARGV: 1 '1' to delete the queue, 2 '1' if it must exist
 -- Returns: {'flushed', number of events that were removed} | {'missing'}
 local waiting, claimed = occupied(), call('LLEN', CLAIMED)

@@ -1,5 +1,5 @@
 -- End the queue, before its tasks are deleted; or forget it, when they are.
--- KEYS: those of the prelude; with '1' also the schedules
+-- KEYS: those of the prelude, then the schedules
 -- ARGV: 1 '1' to end it: it must exist, '0' to forget it
 -- Returns: {'done'} | {'missing'}
 local exists = call('EXISTS', BOUND, PENDING, SCHEDULED, COMPLETE, FAILED, LEASES) > 0 or call('ZSCORE', QUEUES, NAME)
