@@ -38,15 +38,12 @@ async def late_schedules(address: QueueAddress, queue: Any) -> tuple[recovery.Fi
         schedules = await queue.schedules()
     except (ServerTooOldError, ScriptingRefusedError, PermissionDeniedError):
         return ()  # there are none on such a server, or they are not for this user
-    advice = f"Serve the queue, or run `apressure schedules run-forever {shlex.quote(str(address))}`."
-    late = [
-        (schedule.name, time.time() - schedule.next)
-        for schedule in schedules
-        if schedule.next is not None and not schedule.paused and schedule.next < time.time() - _LATE
-    ]
+    how = f"Serve the queue, or run `apressure schedules run-forever {shlex.quote(str(address))}`."
+    now = time.time()
+    late = (one for one in schedules if one.next is not None and not one.paused and one.next < now - _LATE)
     return tuple(
-        _note("late_schedule", f"The schedule {name!r} is late by {seconds:.0f} s: nothing drives it.", advice)
-        for name, seconds in late
+        _note("late_schedule", f"The schedule {one.name!r} is late by {now - one.next:.0f} s: nothing drives it.", how)
+        for one in late
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json as jsons
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -50,6 +50,22 @@ def plain(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return printable(str(value))
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows of texts: a table for people, or lines with tabs between the columns."""
+    if not sys.stdout.isatty():
+        sys.stdout.write("".join("\t".join(row) + "\n" for row in rows))
+        sys.stdout.flush()
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*map(Text, row))  # a Text is never read as markup
+    Console().print(table)
 
 
 async def show_view(view: Callable[[], Awaitable[RenderableType]], seconds: float | None) -> None:

@@ -120,7 +120,7 @@ class StepSender(Sender, ABC):
         return await self._run("status")
 
     async def _run(self, name: str, *arguments: Argument, more: Callable[[], tuple[bytes, ...]] = tuple) -> Any:
-        """Run a step that can be repeated as it is. `more` as for `Series.call`: the same keys for each step of a name."""
+        """Run a step that can be repeated as it is. `more` as for `Series.call`: the same for each step of a name."""
         return await self._ask(lambda on_answer: self._send(self._unnumbered.call(name, more), [*arguments], on_answer))
 
     async def _numbered(self, name: str, *arguments: Argument) -> Any:

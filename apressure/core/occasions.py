@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from apressure import validation
+from apressure.core.due import MOST_DELAY
+from apressure.core.statistics import seconds_of
 from apressure.exceptions import MissingExtraError
 
 if TYPE_CHECKING:
@@ -25,8 +27,6 @@ Missed = Literal["none", "one", "all"]
 
 MOST_NAME: Final = 200
 """Characters of a schedule's name."""
-MOST_SECONDS: Final = 315_360_000.0
-"""Seconds (ten years): the longest time from one occasion to the next."""
 GRACE: Final = 60_000
 """Milliseconds by which an occasion may be late with `missed="none"`."""
 
@@ -78,7 +78,7 @@ class Schedule:
 
     def after(self, moment: int) -> Schedule:
         """Return it with the first occasion after a moment, in milliseconds since 1970."""
-        return dataclasses.replace(self, next=_seconds(_following(self.when, self.timezone, moment)))
+        return dataclasses.replace(self, next=seconds_of(_following(self.when, self.timezone, moment)))
 
     def put(self, moment: int) -> Schedule:
         """Return it with an occasion more, which was put then."""
@@ -157,15 +157,20 @@ def checked(when: Any, timezone: Any, missed: Any) -> tuple[str | float, str, Mi
             f"a schedule's times must be an expression of cron, or a number of seconds, not {type(when).__name__}"
         )
     else:
-        when = validation.seconds(when, "the time from one occasion to the next", 1.0, MOST_SECONDS)
+        when = validation.seconds(when, "the time from one occasion to the next", 1.0, MOST_DELAY)
     if not isinstance(timezone, str):
         raise TypeError(f"timezone must be a name such as 'Europe/Berlin', not {type(timezone).__name__}")
     if missed not in _MISSED:
         raise ValueError(f"missed must be 'none', 'one' or 'all', not {missed!r}")
+    _check_times(when, timezone)
+    return when, timezone, missed
+
+
+@functools.lru_cache(maxsize=1024)  # a service reads the records every few seconds
+def _check_times(when: str | float, timezone: str) -> None:
     _zone(timezone)
     if _following(when, timezone, 0) is None:
         raise ValueError(f"{when!r} is no time of the next fifty years")
-    return when, timezone, missed
 
 
 @functools.lru_cache(maxsize=256)
@@ -217,7 +222,3 @@ def _cron(expression: str, timezone: str, moment: int, reverse: bool) -> int | N
 
 def _milliseconds(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1000)
-
-
-def _seconds(milliseconds: int | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000

@@ -52,21 +52,15 @@ class AnyProducer(Generic[T, Put]):
 
     async def put(
         self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None,
-        expires: float | None = None,
-        deadline: float | None = None,
+        expires: float | None = None, deadline: float | None = None,
     ) -> Put:  # fmt: skip
         """Put an item, as the queue's `put` does."""
         return await self._entered_queue().put(item, timeout, delay=delay, at=at, expires=expires, deadline=deadline)
 
     async def put_nowait(
-        self,
-        item: T,
-        *,
-        delay: float | None = None,
-        at: datetime | None = None,
-        expires: float | None = None,
+        self, item: T, *, delay: float | None = None, at: datetime | None = None, expires: float | None = None,
         deadline: float | None = None,
-    ) -> Put:
+    ) -> Put:  # fmt: skip
         """Put an item, as the queue's `put_nowait` does."""
         return await self.put(item, 0, delay=delay, at=at, expires=expires, deadline=deadline)
 

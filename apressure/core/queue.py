@@ -91,8 +91,7 @@ class AnyQueue(Letters[T], Schedules[T], Iterating[T], Generic[T, D_any, Put]):
 
     async def put(
         self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None,
-        expires: float | None = None,
-        deadline: float | None = None,
+        expires: float | None = None, deadline: float | None = None,
     ) -> Put:  # fmt: skip
         """Put an item, waiting while the queue is full.
 
@@ -145,14 +144,9 @@ class AnyQueue(Letters[T], Schedules[T], Iterating[T], Generic[T, D_any, Put]):
         return await self._put_one(self._items.encode(item), timeout, due)
 
     async def put_nowait(
-        self,
-        item: T,
-        *,
-        delay: float | None = None,
-        at: datetime | None = None,
-        expires: float | None = None,
+        self, item: T, *, delay: float | None = None, at: datetime | None = None, expires: float | None = None,
         deadline: float | None = None,
-    ) -> Put:
+    ) -> Put:  # fmt: skip
         """Put an item without waiting for room; `delay`, `at` and `expires` are those of `put`.
 
         Returns:

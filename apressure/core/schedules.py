@@ -1,27 +1,26 @@
 """Schedules of a queue: `every`, and what drives them.
 
-The queue keeps a record of each. Whoever drives it puts the item and writes the record with the next time in one step,
-if the record is still the one that it has read. So each occasion is put once, however many drive the schedule.
+The queue keeps a record of each. A service that drives it puts the item and writes the record with the next time in one
+step, if the record is still the one that it has read. So each occasion is put once, however many services there are.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
 from apressure.concurrency.deadline import with_deadline
 from apressure.core.administration import Administration
+from apressure.core.errors import closed
 from apressure.core.occasions import Look, Missed, Schedule, checked, checked_name, decode
+from apressure.core.waiting import FULL
 from apressure.exceptions import (
     OutcomeUnknownError,
-    QueueClosedError,
+    PressureError,
     QueueDoesNotExistError,
     QueueError,
-    QueueFullError,
     QueueInUseError,
     ScheduleDoesNotExistError,
 )
@@ -37,14 +36,6 @@ AGAIN: Final = 1.0
 """Seconds after which a driver tries again to put an item that the queue has refused."""
 MOST: Final = 1000
 """The most schedules of a queue."""
-
-_REFUSALS: Final[dict[str, tuple[Callable[..., Exception], str]]] = {
-    "closed": (QueueClosedError, "is closed"),
-    "full": (QueueFullError, "is full"),
-    "missing": (QueueDoesNotExistError, "does not exist"),
-    "busy": (functools.partial(QueueInUseError, role="producer", holder=None), "has an exclusive producer"),
-}
-"""What a refusal of a put means."""
 
 
 class ScheduleStore(Protocol):
@@ -173,8 +164,7 @@ class Schedules(Administration, Generic[T]):
             if outcome == "put":
                 return
             if outcome != "changed":
-                error, text = _REFUSALS.get(outcome, (QueueError, f"takes no item now ({outcome})"))
-                raise error(f"the queue {self.name!r} {text}", name=self.name)
+                raise self._refused(outcome)
 
     @with_deadline()
     async def delete_schedule(self, name: str, *, deadline: float | None = None) -> None:
@@ -185,12 +175,8 @@ class Schedules(Administration, Generic[T]):
 
         Cancelled, it is deleted, or not.
         """
-        checked_name(name)
         while True:
-            _, records = await self._read()
-            was = records.get(name)
-            if was is None:
-                raise self._unknown(name)
+            _, was = await self._record(name)
             if await self._schedules.write(name, was, None):
                 return
 
@@ -245,12 +231,17 @@ class Schedules(Administration, Generic[T]):
 
     async def _schedule(self, name: str) -> tuple[int, Schedule, bytes]:
         """Return the time, a schedule, and its record."""
+        now, was = await self._record(name)
+        return now, decode(name, was), was
+
+    async def _record(self, name: str) -> tuple[int, bytes]:
+        """Return the time, and the record of a schedule."""
         checked_name(name)
         now, records = await self._read()
         was = records.get(name)
         if was is None:
-            raise self._unknown(name)
-        return now, decode(name, was), was
+            raise ScheduleDoesNotExistError(f"the queue {self.name!r} has no schedule {name!r}", name=self.name)
+        return now, was
 
     async def _read(self) -> tuple[int, dict[str, bytes]]:
         self.check()
@@ -266,5 +257,17 @@ class Schedules(Administration, Generic[T]):
             logger.warning("%s in the queue %r; delete it, or write it again with `every`", error, self.name)
             return None
 
-    def _unknown(self, name: str) -> ScheduleDoesNotExistError:
-        return ScheduleDoesNotExistError(f"the queue {self.name!r} has no schedule {name!r}", name=self.name)
+    def _refused(self, outcome: str) -> PressureError:
+        """Return the error for an item that the queue has refused."""
+        match outcome:
+            case "closed":
+                return closed(self.name)
+            case "full":
+                return FULL.error(self.name)
+            case "missing":
+                return QueueDoesNotExistError(f"the queue {self.name!r} does not exist", name=self.name)
+            case "busy":
+                text = f"the queue {self.name!r} has an exclusive producer"
+                return QueueInUseError(text, name=self.name, role="producer", holder=None)
+            case _:
+                return QueueError(f"the queue {self.name!r} takes no item now ({outcome})", name=self.name)

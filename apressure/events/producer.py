@@ -20,8 +20,8 @@ class EventProducer(QueueProducer[T], Generic[T]):
 
     async def put(
         self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
-        delay: float | None = None, at: datetime | None = None,
-        expires: float | None = None, deadline: float | None = None,
+        delay: float | None = None, at: datetime | None = None, expires: float | None = None,
+        deadline: float | None = None,
     ) -> str:  # fmt: skip
         """Put an item, as `EventQueue.put` does."""
         queue: Any = self._entered_queue()

@@ -159,8 +159,8 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
 
     async def put(
         self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
-        delay: float | None = None, at: datetime | None = None,
-        expires: float | None = None, deadline: float | None = None,
+        delay: float | None = None, at: datetime | None = None, expires: float | None = None,
+        deadline: float | None = None,
     ) -> str:  # fmt: skip
         """Put an item, waiting while the queue is full (specification: QLPUSH, QRPUSH).
 

@@ -1,7 +1,7 @@
 """The schedules of a queue in a directory.
 
-One file has all records. Whoever changes it holds a lock, which a killed process loses. An occasion is put
-in this order:
+One file has all records. A process that changes it holds a lock, and loses it when it is killed. An occasion is put in
+this order:
 
 1. The message is written to a file of ours, one of two: not the one that the records name as pending.
 2. The file of records is replaced by one that has the next time, and names that file as pending.
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import time
@@ -28,6 +27,7 @@ from apressure.files.storage import names
 from apressure.files.storage.directory import Directory
 from apressure.files.storage.place import MODE
 from apressure.files.storage.store import Operation, Steps, Store
+from apressure.files.storage.writing import lock_surely
 
 _MOST_BYTES: Final = 64 * 1024 * 1024
 """The largest file of records that is read."""
@@ -97,12 +97,12 @@ def _change(
         kept = records.by_name.get(name)
         if kept != (None if was is None else was.decode()):
             return False
-        changed = {**records.by_name, name: "" if becomes is None else becomes.decode()}
-        if becomes is None:
-            del changed[name]
+        changed = {other: record for other, record in records.by_name.items() if other != name}
+        if becomes is not None:
+            changed[name] = becomes.decode()
         pending = ""
         if message is not None:
-            pending = names.OCCASIONS[records.pending == names.OCCASIONS[0]]
+            pending = next(filename for filename in names.OCCASIONS if filename != records.pending)
             _write(directory, pending, message)
         _replace(directory, _Records(changed, pending))
         if message is not None:
@@ -134,9 +134,9 @@ def _read(directory: Directory) -> _Records:
         except FileNotFoundError:
             return _Records({})
         with os.fdopen(fd, "rb") as file:
-            data = file.read(_MOST_BYTES + 1)
+            data = file.read(_MOST_BYTES)
     try:
-        found = json.loads(data[:_MOST_BYTES])
+        found = json.loads(data)
         pending = ("", *names.OCCASIONS)[("", *names.OCCASIONS).index(found["pending"])]
         by_name = {name: "".join(record) for name, record in found["schedules"].items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -175,7 +175,7 @@ def _locked(directory: Directory) -> Iterator[None]:
     fd = os.open(names.SCHEDULES_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, MODE, dir_fd=directory.fileno())
     try:
         until = time.monotonic() + _PATIENCE
-        while not _lock(fd):
+        while not lock_surely(fd):
             if time.monotonic() > until:
                 raise StorageError(
                     f"another process holds the lock of the schedules of the queue {directory.name!r} for more than "
@@ -187,11 +187,3 @@ def _locked(directory: Directory) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
-
-
-def _lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -60,8 +60,7 @@ class Producer(AnyProducer[T, None]):
 
     async def put(
         self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None,
-        expires: float | None = None,
-        deadline: float | None = None,
+        expires: float | None = None, deadline: float | None = None,
     ) -> None:  # fmt: skip
         """Put an item, as `AsyncQueue.put` does.
 

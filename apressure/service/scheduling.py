@@ -49,9 +49,9 @@ async def drive(queue: Scheduled, for_ever: bool = False) -> None:
             pause = await queue.drive_schedules()
             failures = 0
         except PressureError as error:
-            if not error.temporary and for_ever:
-                raise
             if not error.temporary:
+                if for_ever:
+                    raise
                 level = logging.DEBUG if isinstance(error, _NOT_HERE) else logging.WARNING
                 logger.log(level, "the schedules of %r are not driven here: %s", queue, error)
                 return

@@ -168,14 +168,9 @@ class Producer(Generic[T]):
         self._loop.call(lambda: self._behind.__aexit__(kind, error, traceback))
 
     def put(
-        self,
-        item: T,
-        timeout: float | None = None,
-        *,
-        delay: float | None = None,
-        at: datetime | None = None,
+        self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None,
         expires: float | None = None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """Put an item, waiting while the queue is full; see `Queue.put`."""
         return self._loop.call(lambda: self._behind.put(item, timeout, delay=delay, at=at, expires=expires))
 

@@ -177,14 +177,9 @@ class Queue(Opening, Generic[T]):
     delete = blocking(AsyncioQueue[T].delete)
 
     def put(
-        self,
-        item: T,
-        timeout: float | None = None,
-        *,
-        delay: float | None = None,
-        at: datetime | None = None,
+        self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None,
         expires: float | None = None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """Put an item, waiting while the queue is full.
 
         Args:

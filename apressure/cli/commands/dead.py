@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +12,7 @@ from apressure.cli.asking import bare_name, must_exist
 from apressure.cli.exits import UsageError
 from apressure.cli.finding import Finder
 from apressure.cli.options import Address, Common, check_source, option
-from apressure.cli.show import print_json, printable, visible
+from apressure.cli.show import print_json, print_rows, printable, visible
 from apressure.dead_letters import MOST_BYTES
 from apressure.queue_addresses import Kind, QueueAddress
 
@@ -95,18 +94,8 @@ def show(letters: Sequence[DeadLetter[bytes]], *, as_json: bool) -> None:
     """Print dead letters: as JSON, as a table for people, or as lines with tabs between the columns."""
     if as_json:
         print_json([as_dict(letter) for letter in letters])
-    elif sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(*("id", "when", "attempts", "error", "item"), box=None, pad_edge=False)
-        for letter in letters:
-            table.add_row(*map(Text, _cells(letter)))  # a Text is never read as markup
-        Console().print(table)
     else:
-        sys.stdout.write("".join("\t".join(_cells(letter)) + "\n" for letter in letters))
-        sys.stdout.flush()
+        print_rows(("id", "when", "attempts", "error", "item"), map(_cells, letters))
 
 
 def as_dict(letter: DeadLetter[bytes]) -> dict[str, Any]:

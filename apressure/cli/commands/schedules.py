@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
@@ -16,7 +14,7 @@ import typer
 from apressure import Schedule
 from apressure.cli.asking import told
 from apressure.cli.options import Address, Common, option
-from apressure.cli.show import answer, plain, print_json, printable
+from apressure.cli.show import answer, plain, print_json, print_rows, printable
 from apressure.cli.streams.texts import message_of, text_of
 from apressure.queue_addresses import QueueAddress
 from apressure.service.scheduling import drive
@@ -32,15 +30,11 @@ async def ls(common: Common, queue: Address) -> None:
     address = common.read(queue)
     async with common.open(address) as opened:
         schedules = await opened.schedules()
-    text_at = text_of(address)
+    items = map(text_of(address), (schedule.raw for schedule in schedules))
     if common.json:
-        print_json([_as_dict(schedule, text_at(schedule.raw)) for schedule in schedules])
-    elif sys.stdout.isatty():
-        _show(schedules, address)
+        print_json([*map(_as_dict, schedules, items)])
     else:
-        rows = (_cells(schedule, text_at(schedule.raw)) for schedule in schedules)
-        sys.stdout.write("".join("\t".join(row) + "\n" for row in rows))
-        sys.stdout.flush()
+        print_rows(("name", "when", "next", "last", "count", "item"), map(_cells, schedules, items))
 
 
 async def every(
@@ -123,17 +117,6 @@ def _number_or_text(when: str) -> str | float:
         return float(when)
     except ValueError:
         return when
-
-
-def _show(schedules: Sequence[Schedule], address: QueueAddress) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("name", "when", "next", "last", "count", "item", box=None, pad_edge=False)
-    for schedule in schedules:
-        table.add_row(*map(Text, _cells(schedule, text_of(address)(schedule.raw))))  # a Text is never read as markup
-    Console().print(table)
 
 
 def _cells(schedule: Schedule, item: bytes) -> tuple[str, ...]:

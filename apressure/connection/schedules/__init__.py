@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from apressure.connection.sender import Sender, script
 from apressure.connection.wire.command import Argument
-from apressure.connection.wire.script import Request, Script, Series
+from apressure.connection.wire.script import Call, Request, Script, Series
 from apressure.core.asking import ask
+from apressure.core.driver import OnAnswer
 
 _ROOM: Final = "apressure.connection.schedules"
 
@@ -64,18 +65,15 @@ class ServerSchedules:
     async def put(self, name: str, was: bytes, becomes: bytes, message: bytes) -> str:
         series = Series(self._script, self._sender.keys.for_script)
         arguments = [*self._arguments(series.next(), message), _encoded(name), was, becomes]
-        answer = await self._ask(
-            Request(series.call(self._name, lambda: self._key), arguments, _ignore, True, changed=_is_put)
-        )
+        answer = await self._ask(series.call(self._name, lambda: self._key), arguments, _is_put)
         return answer[0].decode()  # type: ignore[no-any-return]
 
     async def _run(self, name: str, arguments: list[Argument]) -> Any:
-        call = script(_ROOM, name).on(self._key)
-        return await self._ask(Request(call, arguments, _ignore, True, changed=None if name == "read" else bool))
+        return await self._ask(script(_ROOM, name).on(self._key), arguments, None if name == "read" else bool)
 
-    async def _ask(self, request: Request) -> Any:
-        def send(on_answer: Callable[[Any], None]) -> Request:
-            request.on_reply = on_answer
+    async def _ask(self, call: Call, arguments: list[Argument], changed: Callable[[Any], bool] | None) -> Any:
+        def send(on_answer: OnAnswer) -> Request:
+            request = Request(call, arguments, on_answer, True, changed=changed)
             self._sender.connection.send(request)
             return request
 
@@ -88,7 +86,3 @@ def _encoded(name: str) -> bytes:
 
 def _is_put(answer: Any) -> bool:
     return bool(answer == [b"put"])
-
-
-def _ignore(_: Any) -> None:
-    """A request gets its receiver when it is sent."""

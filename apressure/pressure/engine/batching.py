@@ -94,7 +94,6 @@ class GetLane(TakeLane[Want, bytes]):
     """The gets of a client's tasks: at-most-once."""
 
     _most = MAX_MESSAGES
-    _script = "put"
     _steps: Steps
     _waits: Waits
 

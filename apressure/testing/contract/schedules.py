@@ -22,7 +22,7 @@ async def drive(queue: Any, until: float) -> None:
 
 
 class ScheduleContract:
-    """Each occasion of a schedule is put once, at its time, whoever drives it."""
+    """Each occasion of a schedule is put once, at its time, however many drive it."""
 
     async def test_each_occasion_is_put_once_whoever_drives(self, open_queue: Opener) -> None:
         queues = [await open_queue() for _ in range(3)]

@@ -203,8 +203,8 @@ local function keep_errors(errors)
   if kept then let_expire(ERRORS) end
 end
 
--- A dead letter: '+', the packed id, the packed reason 'time:attempts:attempt:error' (attempt 0 and no error: none is known), and
--- the contents. Older versions wrote the packed id and the contents.
+-- A dead letter: '+', the packed id, the packed reason 'time:attempts:attempt:error' (attempt 0 and no error: none is
+-- known), and the contents. Older versions wrote the packed id and the contents.
 -- expired: that is why it is one
 local function letter_of(id, contents, attempts, expired)
   if expired then
