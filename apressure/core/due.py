@@ -33,6 +33,11 @@ class Due(NamedTuple):
         return self.milliseconds if self.absolute else int(now) + self.milliseconds
 
     @property
+    def later(self) -> bool:
+        """Whether it is due later than at once."""
+        return self.absolute or self.milliseconds > 0
+
+    @property
     def encoded(self) -> bytes:
         """The argument of a script: milliseconds after now, or `@` and milliseconds since 1970.
 
@@ -62,7 +67,7 @@ def due_of(delay: Any, at: Any, expires: Any = None, unable: str = "") -> Due | 
     if unable:
         raise ValueError(
             f"messages of {unable} cannot expire: it keeps no time beside a message. Leave out expires=, and put the "
-            "time into the item, or use an EventQueue or TaskQueue"
+            "time into the item, or use an EventQueue, TaskQueue or FileQueue"
         )
     end = max(1, round(validation.seconds(expires, "expires", most=MOST_DELAY, above=True, none=True) * 1000))
     if due is None:

@@ -105,6 +105,7 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
         with self._operation():
             await self.breathe()
             await self._store.refresh()
+            expired = await self._store.worker.do(self._store.directory.expired)
         index = self._store.index
         oldest, expiry, due = index.oldest(), index.next_expiry(), index.delayed.next_due()
         return FileQueueStatistics(
@@ -127,6 +128,7 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
             notified=self._store.watcher.ordered,
             blocked=self._waits.blocked.seconds(),
             delayed=len(index.delayed),
+            expired=expired,
             next_due=None if due is None else max(0.0, (due - self._store.now) / 1e6),
         )
 
@@ -251,9 +253,9 @@ def _shown(message_id: str, letter: Letter, decode: Callable[[bytes], T]) -> Dea
     data, reason, refused = letter
     if refused is not None:
         decode = functools.partial(_refuse, refused)
-    if not reason.attempts:
+    if not (reason.attempts or reason.when):
         return DeadLetter(message_id, data, None, None, None, decode)
-    error = dead_letters.decode(reason.error, reason.attempt) if reason.attempt else None
+    error = dead_letters.decode(reason.error, reason.attempt) if reason.attempt or reason.error else None
     return DeadLetter(message_id, data, reason.attempts, error, reason.when / 1e6, decode)
 
 

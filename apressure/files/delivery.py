@@ -45,7 +45,7 @@ class FileDelivery(LeasedDelivery[T]):
         self._receiver = receiver
         self.decode = decode
         self._in_hand = in_hand
-        self._key, self._filename, self.raw, self.attempts, self.certain_until = got
+        self._key, self._filename, self.raw, self.attempts, self.certain_until, _ = got
         self.failure = b""
         self.settled = self.handed_out = False
 

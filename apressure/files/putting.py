@@ -61,7 +61,7 @@ class Putter(Steps):
     async def put(self, messages: list[bytes], progress: Progress, due: Due | None = None) -> str | Wait:
         """Put messages, in order, as long as there is room (specification: New). What was put leaves the list.
 
-        With `due`, they wait until then outside of the line.
+        With `due`, they wait until then outside of the line, or expire.
 
         Returns:
             The id of the last one; a `Wait` if there is no room for the next one.
@@ -77,7 +77,10 @@ class Putter(Steps):
             reserved = await self._reserve(messages)
             if not reserved:
                 return FULL
-            if due is not None:
+            if due is not None and due.expires is not None:
+                for reservation in reserved:
+                    reservation.expires = self.store.now + due.expires * 1000
+            if due is not None and due.later:
                 when = due.at(math.ceil(self.store.time() * 1000))
                 for reservation in reserved:
                     reservation.name = names.delayed_name(reservation.key, when)

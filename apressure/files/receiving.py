@@ -37,14 +37,16 @@ class Got(NamedTuple):
         filename: Its present name.
         data: Its content.
         attempts: How often it has been handed out, this time included.
-        expires: When its lease ends, in seconds since 1970.
+        until: When its lease ends, in seconds since 1970.
+        expires: When it expires, in microseconds since 1970; 0 for never.
     """
 
     key: int
     filename: str
     data: bytes
     attempts: int
-    expires: float
+    until: float
+    expires: int
 
 
 class Receiver(Steps):
@@ -94,10 +96,10 @@ class Receiver(Steps):
             await self._begin()
             while len(got) < most and not index.paused and (key := index.head()) is not None:
                 message_id, until = names.id_of(key), self.store.time() + lease
-                filename = names.taken_name(key, until)
+                filename, now = names.taken_name(key, until), self.store.now if self._may_expire(key) else 0
                 try:
                     undo = functools.partial(self._undo_take, key, filename)
-                    taken = await self._worker.do(self._directory.take, key, filename, limit, undo=undo)
+                    taken = await self._worker.do(self._directory.take, key, filename, limit, now, undo=undo)
                 except NotAMessageError:
                     index.discard(message_id)
                     continue
@@ -113,11 +115,13 @@ class Receiver(Steps):
                     if not got:
                         await self.store.refresh()
                         await self._requeue_expired()
+                elif 0 < taken.expires <= now:
+                    await self._move_to_dead_letters(key, filename, taken, expired=True)
                 elif limit is not None and taken.before >= limit:
                     await self._move_to_dead_letters(key, filename, taken)
                 else:
                     attempts = taken.before + 1
-                    got.append(Got(key, filename, taken.data, attempts, until))
+                    got.append(Got(key, filename, taken.data, attempts, until, taken.expires))
                     if attempts > 1:
                         logs.redelivered("FileQueue", self.settings.name, message_id, attempts, taken.data)
         except BaseException:
@@ -125,6 +129,10 @@ class Receiver(Steps):
             raise
         self.received += len(got)
         return got or self._nothing(idle)
+
+    def _may_expire(self, key: int) -> bool:
+        """Return whether a message may have a time at which it expires. A listing may have missed the file with it."""
+        return key in self._index.reasons or not self.store.watcher.ordered
 
     async def _begin(self) -> None:
         """Bring the index up to date, and back into the line what belongs there."""
@@ -194,12 +202,12 @@ class Receiver(Steps):
 
     def _undo_removal(self, got: Got, removed: bool) -> None:
         if removed:
-            self._directory.restore(got.key, got.data, got.attempts - 1)
+            self._directory.restore(got.key, got.data, got.attempts - 1, got.expires)
 
     async def restore(self, got: Sequence[Got]) -> None:
         """Put deleted messages back, first in line. Cancelled, they are put back all the same."""
         for one in got:
-            await self._worker.surely(self._directory.restore, one.key, one.data, one.attempts - 1)
+            await self._worker.surely(self._directory.restore, one.key, one.data, one.attempts - 1, one.expires)
 
     async def _requeue_expired(self) -> None:
         index, requeued = self._index, 0
@@ -220,8 +228,8 @@ class Receiver(Steps):
             self.store.went(filename)
         return outcome
 
-    async def _move_to_dead_letters(self, key: int, filename: str, taken: Taken) -> None:
-        """Move a message that was handed out too often to the dead-letter queue."""
+    async def _move_to_dead_letters(self, key: int, filename: str, taken: Taken, expired: bool = False) -> None:
+        """Move a message that has expired, or was handed out too often, to the dead-letter queue."""
         settings, place, step, moved = self.settings, key, 1, False
         times, data = taken.before, taken.data
         while True:
@@ -231,7 +239,9 @@ class Receiver(Steps):
                 self._dead = dead
             try:
                 there, now = names.id_of(place), self.store.time()
-                moved = await self._worker.do(self._directory.bury, filename, key, self._dead, there, times, now)
+                moved = await self._worker.do(
+                    self._directory.bury, filename, key, self._dead, there, times, now, expired
+                )
                 if not moved:
                     self._dead.check()
             except FileExistsError:  # several queues may share a dead-letter queue

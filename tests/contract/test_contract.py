@@ -132,7 +132,7 @@ class TestFakeRedisTasks(
             yield open_queue
 
 
-class TestFileQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract, ScheduleContract):
+class TestFileQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, ScheduleContract):
     @pytest.fixture(params=MODES)
     async def open_queue(self, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from apressure import logs
+from apressure.core.due import EXPIRED
 from apressure.exceptions import QueueDoesNotExistError, StorageError
 from apressure.files.storage.messages import contents, reasons
 from apressure.files.storage.messages.contents import handed_out, mark
 from apressure.files.storage.messages.reasons import Reason
-from apressure.files.storage.names import CLOSED, PAUSED, id_of
-from apressure.files.storage.place import CREATE, MODE, READ, opened
+from apressure.files.storage.names import CLOSED, EXPIRED_COUNT, PAUSED, id_of
+from apressure.files.storage.place import APPEND, CREATE, MODE, READ, opened
 from apressure.files.storage.writing import Writing
 
 logger = logging.getLogger("apressure")
@@ -31,12 +32,14 @@ class Taken(NamedTuple):
     """A message that was taken.
 
     Attributes:
-        data: Its content; the beginning, for a preview in the log, if it was handed out too often.
+        data: Its content; the beginning, for a preview in the log, if it is not to be handed out any more.
         before: How often it was handed out before.
+        expires: When it expires, in microseconds since 1970; 0 for never.
     """
 
     data: bytes
     before: int
+    expires: int = 0
 
 
 class Back(NamedTuple):
@@ -90,13 +93,14 @@ class Directory(Writing):
         super().__init__(parent, name, fsync)
         self._largest = largest
 
-    def take(self, key: int, filename: str, most: int | None) -> Taken | None:
+    def take(self, key: int, filename: str, most: int | None, now: int = 0) -> Taken | None:
         """Take a message that waits (specification: Ready). None if another client has taken it.
 
         Args:
             key: The message.
             filename: Its name from now on.
             most: How often it may be handed out. Beyond that, it is taken with its beginning only, and not marked.
+            now: The time in microseconds since 1970, if it may have expired. Such a message is taken in the same way.
 
         Raises:
             NotAMessageError: It is not a file. It was left alone.
@@ -118,7 +122,7 @@ class Directory(Writing):
             except FileExistsError as error:
                 raise self.refused("receive from", error, ready) from None
             try:
-                return self._open_taken(filename, most)
+                return self._open_taken(filename, most, now)
             except FileNotFoundError:  # the lease has ended already, and another client has requeued it
                 return None
             except BaseException:
@@ -126,7 +130,7 @@ class Directory(Writing):
                     self._rename(filename, ready)
                 raise
 
-    def _open_taken(self, filename: str, most: int | None) -> Taken:
+    def _open_taken(self, filename: str, most: int | None, now: int) -> Taken:
         # By the name that only this client uses: the file of the other name may have been replaced.
         with opened(filename, READ, self._fd) as fd:
             status = os.fstat(fd)
@@ -137,10 +141,11 @@ class Directory(Writing):
                     "time. Remove the other names, or put a copy in its place",
                 )
             before = handed_out(status)
-            if most is not None and before >= most:
+            expires = reasons.read(self._fd, filename.partition(".")[0], status.st_ino).expires if now else 0
+            if (most is not None and before >= most) or 0 < expires <= now:
                 with contextlib.suppress(OSError):
-                    return Taken(os.read(fd, logs.MOST_PREVIEW + 1), before)
-                return Taken(b"", before)
+                    return Taken(os.read(fd, logs.MOST_PREVIEW + 1), before, expires)
+                return Taken(b"", before, expires)
             try:
                 data = contents.read(fd, status.st_size, self._largest)
             except contents.TooLargeError:
@@ -148,7 +153,7 @@ class Directory(Writing):
                     mark(fd, before + 1)
                 raise
             mark(fd, before + 1)
-            return Taken(data, before)
+            return Taken(data, before, expires)
 
     def _is_linked(self, status: os.stat_result) -> bool:
         """Return whether a file has a name elsewhere. Then its time must not be changed."""
@@ -204,7 +209,7 @@ class Directory(Writing):
         Args:
             due: Their names and keys.
             keys: Reserved names, one for each.
-            reasons_of: The keys for which a file says why their message failed.
+            reasons_of: The keys for which a file says why their message failed, or when it expires.
 
         Returns:
             The names that are gone, or that no message has.
@@ -214,15 +219,20 @@ class Directory(Writing):
             for (filename, before), key in zip(due, keys, strict=False):
                 status = self.status(filename)
                 is_message = status is not None and stat.S_ISREG(status.st_mode)
+                ids = id_of(before), id_of(key)
+                preceded = before in reasons_of and reasons.precede(self._fd, *ids)
+                renamed = False
                 try:
-                    renamed = is_message and self._rename(filename, id_of(key))
+                    renamed = is_message and self._rename(filename, ids[1])
+                    gone.append(filename)
                 except FileExistsError:  # named by a client whose clock is wrong
-                    break
-                gone.append(filename)
+                    pass
                 if not renamed:  # what the other client has made due comes first: reserve later names
+                    if preceded:
+                        self.forget(key)
                     break
                 if before in reasons_of:
-                    reasons.follow(self._fd, id_of(before), id_of(key))
+                    reasons.follow(self._fd, *ids)
         return gone
 
     def put_back(self, taken: Sequence[Back]) -> None:
@@ -242,17 +252,18 @@ class Directory(Writing):
         self.check()
         return self.remove(filename)
 
-    def restore(self, key: int, data: bytes, times: int) -> None:
+    def restore(self, key: int, data: bytes, times: int, expires: int = 0) -> None:
         """Write a message again that was deleted, where it was in line. If that fails, it is logged, and lost.
 
         Args:
             key: The message.
             data: Its content.
             times: How often it counts as handed out.
+            expires: When it expires, in microseconds since 1970; 0 for never.
         """
         reason: object = "another file has its name"
         try:
-            reservation = self.reserve(key, data)
+            reservation = self.reserve(key, data, expires)
             if reservation is not None:
                 done, error = self.commit([reservation])
                 if done:
@@ -273,10 +284,12 @@ class Directory(Writing):
                 mark(name, None, target.fileno())
             return True
 
-    def bury(self, filename: str, key: int, target: Directory, name: str, attempts: int, when: float) -> bool:
+    def bury(
+        self, filename: str, key: int, target: Directory, name: str, attempts: int, when: float, expired: bool
+    ) -> bool:
         """Move a message to the dead letters, and then note why it is one. The results are those of `rename`.
 
-        Killed in between, the reason is unknown.
+        Killed in between, the reason is unknown, and one that has expired is not counted.
 
         Args:
             filename: Its present name.
@@ -285,16 +298,32 @@ class Directory(Writing):
             name: Its name there.
             attempts: How often it was handed out.
             when: The time, in seconds since 1970.
+            expired: Whether it is one because it has expired.
         """
         if not self.move(filename, target, name):
             return False
         with contextlib.suppress(OSError):
             if status := target.status(name):  # otherwise another client has taken it
                 known = reasons.read(self._fd, id_of(key), status.st_ino)
-                known = known._replace(attempts=attempts, when=int(when * 1e6))
+                if expired:
+                    known = Reason(EXPIRED, attempts)
+                known = known._replace(attempts=attempts, when=int(when * 1e6), expires=0)
                 reasons.write(target.fileno(), name, status.st_ino, known)
         self.forget(key)
+        if expired:
+            self._count_expired()
         return True
+
+    def _count_expired(self) -> None:
+        """Count a message that has expired: the size of a file is their number."""
+        with contextlib.suppress(OSError), opened(EXPIRED_COUNT, APPEND, self._fd) as fd:
+            os.write(fd, b".")
+
+    def expired(self) -> int:
+        """Return how many messages have expired since the queue was created."""
+        with self.errors("read from"):
+            status = self.status(EXPIRED_COUNT)
+        return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else 0
 
     def revive(self, filename: str, target: Directory, name: str) -> bool:
         """Move a dead letter into a queue, and forget why it was one. The results are those of `rename`."""

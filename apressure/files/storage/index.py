@@ -54,7 +54,7 @@ class Index(State):
         newest: The newest key that was ever seen; -1 for none.
         unfinished: Messages that are being written, in the order in which they appeared, and when each appeared.
         behind: Those of them that appeared after a newer message, or after another one of that name.
-        reasons: The keys for which a file says why their message failed. The message may be gone.
+        reasons: The keys for which a file says why their message failed, or when it expires. The message may be gone.
         delayed: The messages that wait for their time.
     """
 
@@ -198,7 +198,7 @@ class Index(State):
 
     def orphans(self) -> set[int]:
         """Return the keys for which there is a reason and no message. The cost grows with the number of reasons."""
-        return {key for key in self.reasons if self.filename_of(key) is None}
+        return {key for key in self.reasons if self.filename_of(key) is None and key not in self.unfinished}
 
     def waiting_names(self) -> list[str]:
         """Return the names of the messages that wait, the oldest first."""

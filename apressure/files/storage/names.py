@@ -48,7 +48,8 @@ PREFIX: Final = ".queue-v"
 CLOSED: Final = ".queue-v1-closed"
 PAUSED: Final = ".queue-v1-paused"
 REASON: Final = ".queue-v1-reason-"
-"""The start of the names of files that are no state: they say why a message failed. Its id follows; see `reasons`."""
+"""The start of the names of files that are no state: they say why a message failed, or when it expires. Its id follows;
+see `reasons`."""
 
 _DELAYED: Final = re.compile(r"\.queue-later-([0-9]{1,14})-([0-9]{1,17})", re.ASCII)
 
@@ -61,7 +62,10 @@ SCHEDULES_NEW: Final = ".queue-schedules-new"
 SCHEDULES_LOCK: Final = ".queue-schedules-lock"
 OCCASIONS: Final = (".queue-occasion-a", ".queue-occasion-b")
 
-OURS: Final = frozenset({SCHEDULES, SCHEDULES_NEW, SCHEDULES_LOCK, *OCCASIONS})
+EXPIRED_COUNT: Final = ".queue-expired"
+"""The file whose size is the number of messages that have expired."""
+
+OURS: Final = frozenset({SCHEDULES, SCHEDULES_NEW, SCHEDULES_LOCK, *OCCASIONS, EXPIRED_COUNT})
 """Names of files that are neither state nor messages, and that go with the queue."""
 
 MAX_BOUND: Final = 10**15

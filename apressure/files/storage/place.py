@@ -18,6 +18,7 @@ from apressure.files.storage.messages.renaming import Renaming
 
 READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
 CREATE: Final = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+APPEND: Final = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW
 MODE: Final = 0o600
 """The mode of a message's file. vsqs 0.3 makes executable files."""
 

@@ -17,7 +17,7 @@ from glob import iglob
 from pathlib import Path
 
 from apressure.exceptions import StorageError
-from apressure.files.storage.messages import contents
+from apressure.files.storage.messages import contents, reasons
 from apressure.files.storage.names import id_of, new_name
 from apressure.files.storage.place import CREATE, MODE, READ, Place
 
@@ -30,12 +30,14 @@ class Reservation:
         key: The message.
         fd: Its file, open for writing; -1 when it is closed.
         data: What the file will contain.
+        expires: When it expires, in microseconds since 1970; 0 for never.
         name: Its name when it is written; empty for its id.
     """
 
     key: int
     fd: int
     data: bytes
+    expires: int = 0
     name: str = ""
 
     def close(self) -> None:
@@ -48,15 +50,21 @@ class Reservation:
 class Writing(Place):
     """The part of `Directory` that writes messages, and removes files."""
 
-    def reserve(self, key: int, data: bytes) -> Reservation | None:
-        """Begin to write a message (specification: New). None if another one of that name is being written."""
+    def reserve(self, key: int, data: bytes, expires: int = 0) -> Reservation | None:
+        """Begin to write a message (specification: New). None if another one of that name is being written.
+
+        Args:
+            key: The message.
+            data: What its file will contain.
+            expires: When it expires, in microseconds since 1970; 0 for never.
+        """
         with self.errors("put into"):
             try:
                 fd = os.open(new_name(key), CREATE, MODE, dir_fd=self._fd)
             except FileExistsError:
                 return None
         lock(fd)
-        return Reservation(key, fd, data)
+        return Reservation(key, fd, data, expires)
 
     def abandon(self, reservations: Sequence[Reservation]) -> None:
         """Delete the files of messages that will not be written. A file that cannot be deleted is swept later."""
@@ -65,6 +73,8 @@ class Writing(Place):
                 reservation.close()
             with contextlib.suppress(OSError):
                 self.remove(new_name(reservation.key))
+            if reservation.expires:
+                reasons.forget(self._fd, id_of(reservation.key))
 
     def sweep(self, filename: str, local: bool, late: bool, early: bool) -> bool:
         """Delete the `.new` file of a publisher that has died. False if the publisher lives, or may live.
@@ -105,6 +115,9 @@ class Writing(Place):
             with self.errors("put into"):
                 for reservation in reservations:
                     contents.write(reservation.fd, reservation.data)
+                    if reservation.expires:
+                        inode = os.fstat(reservation.fd).st_ino
+                        reasons.expire(self._fd, id_of(reservation.key), inode, reservation.expires, self.fsync)
                     written += 1
         except StorageError as refused:
             error = refused

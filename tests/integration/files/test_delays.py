@@ -197,8 +197,8 @@ def killed(place: Path, act: Callable[[FileQueue[bytes]], Awaitable[Any]], chang
         await act(FileQueue(place, **options))
 
     def work() -> None:
-        os.open, os.rename, os.replace, os.unlink, os.utime = map(
-            fatal, (os_open, os.rename, os.replace, os.unlink, os.utime)
+        os.open, os.rename, os.replace, os.unlink, os.utime, os.link = map(
+            fatal, (os_open, os.rename, os.replace, os.unlink, os.utime, os.link)
         )
         Renaming.__call__ = fatal(Renaming.__call__)  # type: ignore[method-assign]
         asyncio.run(use())

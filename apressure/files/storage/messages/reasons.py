@@ -1,7 +1,8 @@
-"""Why messages failed: a small file beside each message that did, which other clients ignore.
+"""Why messages failed, and when they expire: a small file beside each such message, which other clients ignore.
 
-The rules of this module: it raises nothing, and no operation depends on it. A file that is missing, damaged or not a
-file means that nothing is known. Each names the inode of its message, so it says nothing of a later message of that id.
+A file that is missing, damaged or not a file means that nothing is known. Each names the inode of its message, so it
+says nothing of a later message of that id. Only `expire` raises anything: why a message failed is for people, and no
+operation depends on it.
 """
 
 from __future__ import annotations
@@ -18,23 +19,33 @@ from apressure.files.storage.place import CREATE, READ, opened
 _MOST: Final = 1000
 """The most bytes in such a file."""
 
-_LINE: Final = re.compile(rb"([0-9]{1,20}) ([0-9]{1,9}) ([0-9]{1,9}) ([0-9]{1,16}) (.*)", re.ASCII | re.DOTALL)
+_LINE: Final = re.compile(
+    rb"([0-9]{1,20}) ([0-9]{1,9}) ([0-9]{1,9}) ([0-9]{1,16})(?:!([0-9]{1,17}))? (.*)", re.ASCII | re.DOTALL
+)
+"""Versions before expiry do not understand a line with the part behind `!`, and know nothing of its message."""
 
 
 class Reason(NamedTuple):
-    """What is known of a message that failed.
+    """What is known of a message.
 
     Attributes:
         error: The latest error, as `apressure.dead_letters.encode` returns it.
         attempt: The attempt that ended with it; 0 if none did.
         attempts: How often a dead letter was delivered; 0 for a message that is no dead letter.
-        when: When it became a dead letter, in microseconds since 1970.
+        when: When it became a dead letter, in microseconds since 1970; 0 for a message that is none.
+        expires: When it expires, in microseconds since 1970; 0 for never.
     """
 
     error: bytes = b""
     attempt: int = 0
     attempts: int = 0
     when: int = 0
+    expires: int = 0
+
+    def encode(self, inode: int) -> bytes:
+        """Return the content of its file."""
+        end = b"!%d" % self.expires if self.expires else b""
+        return b"%d %d %d %d%b %b" % (inode, self.attempt, self.attempts, self.when, end, self.error)
 
 
 def write(directory: int, message_id: str, inode: int, reason: Reason) -> bool:
@@ -50,10 +61,23 @@ def write(directory: int, message_id: str, inode: int, reason: Reason) -> bool:
         forget(directory, message_id)
         # Never through a link, or into another file: in a shared directory, another user may have made it.
         with opened(REASON + message_id, CREATE, directory) as fd:
-            os.write(fd, b"%d %d %d %d %b" % (inode, reason.attempt, reason.attempts, reason.when, reason.error))
+            os.write(fd, reason.encode(inode))
     except OSError:
         return False
     return True
+
+
+def expire(directory: int, message_id: str, inode: int, expires: int, fsync: bool) -> None:
+    """Keep when a message expires, before others can see it. For the arguments see `write`.
+
+    Raises:
+        OSError: The file system refuses.
+    """
+    forget(directory, message_id)
+    with opened(REASON + message_id, CREATE, directory) as fd:
+        os.write(fd, Reason(expires=expires).encode(inode))
+        if fsync:
+            os.fsync(fd)
 
 
 def read(directory: int, message_id: str, inode: int) -> Reason:
@@ -66,13 +90,27 @@ def read(directory: int, message_id: str, inode: int) -> Reason:
     if matched is None or len(data) > _MOST or int(matched[1]) != inode:
         return Reason()
     attempt, attempts, when = map(int, matched.groups()[1:4])
-    return Reason(matched[5], attempt, attempts, when)
+    return Reason(matched[6], attempt, attempts, when, int(matched[5] or 0))
+
+
+def precede(directory: int, before: str, after: str) -> bool:
+    """Keep what is known of a message under the id that it gets next, too: another client may take it at once.
+
+    Returns:
+        Whether it is; not on a file system without links.
+    """
+    try:
+        os.link(REASON + before, REASON + after, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
 
 
 def follow(directory: int, before: str, after: str) -> None:
     """Keep what is known of a message that has another id now."""
     with contextlib.suppress(OSError):
         os.rename(REASON + before, REASON + after, src_dir_fd=directory, dst_dir_fd=directory)
+    forget(directory, before)  # a rename between two links to one file does nothing
 
 
 def forget(directory: int, message_id: str) -> None:
