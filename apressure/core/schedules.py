@@ -18,11 +18,14 @@ from apressure.core.occasions import Look, Missed, Schedule, checked, checked_na
 from apressure.core.waiting import FULL
 from apressure.exceptions import (
     OutcomeUnknownError,
+    PermissionDeniedError,
     PressureError,
     QueueDoesNotExistError,
     QueueError,
     QueueInUseError,
     ScheduleDoesNotExistError,
+    ScriptingRefusedError,
+    ServerTooOldError,
 )
 from apressure.items import Items
 
@@ -43,6 +46,9 @@ class ScheduleStore(Protocol):
 
     async def read(self) -> tuple[int, dict[str, bytes]]:
         """Return the time, in milliseconds since 1970 by the server's clock, and the records by name, in order."""
+
+    async def count(self) -> int:
+        """Return how many schedules there are."""
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
         """Write a record, or with None delete it, if it was that before. Returns whether it was."""
@@ -246,6 +252,13 @@ class Schedules(Administration, Generic[T]):
     async def _read(self) -> tuple[int, dict[str, bytes]]:
         self.check()
         return await self._schedules.read()
+
+    async def _schedule_count(self) -> int:
+        """Return how many schedules there are; 0 where they cannot be seen."""
+        try:
+            return await self._schedules.count()
+        except (ServerTooOldError, ScriptingRefusedError, PermissionDeniedError):
+            return 0
 
     async def _check_exists(self) -> None:
         """Raise an error if the queue does not exist, where a put would. A kind that has such a rule says so."""

@@ -49,6 +49,7 @@ class BoundedStatistics(Statistics):
         next_due: Seconds until the first of them is due, 0 if it is overdue; None if there is none.
         expired: Messages that have expired since the queue was created: they became dead letters instead of being
             delivered. Those that no consumer has come upon are not counted yet.
+        schedules: How many schedules it has; 0 where this object cannot see them.
     """
 
     bound: int
@@ -58,6 +59,7 @@ class BoundedStatistics(Statistics):
     delayed: int = 0
     next_due: float | None = None
     expired: int = 0
+    schedules: int = 0
 
 
 def figures(

@@ -258,6 +258,7 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
             dead_letters=status.dead,
             next_expiry=seconds_of(status.due),
             late_renewals=self.client.renewer.late[self.name],
+            schedules=await self._schedule_count(),
         )
 
     async def mover(self, destination: Any) -> Mover:

@@ -62,6 +62,10 @@ class FileSchedules(Steps):
             now = int(self.store.time() * 1000)
         return now, {name: record.encode() for name, record in sorted(records.by_name.items())}
 
+    async def count(self) -> int:
+        with self.operation():
+            return len((await self._worker.in_thread(_read, self._directory)).by_name)
+
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
         with self.operation():
             await self.store.refresh()

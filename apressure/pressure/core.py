@@ -116,6 +116,7 @@ class Core(LettersBeside[T], AnyQueue[T, "Delivery[T]", None], AsyncClosing, Gen
             waiting_receivers=receivers,
             blocked=engine.waits.blocked.seconds(),
             late_renewals=self.client.renewer.late[self.name],
+            schedules=await self._schedule_count(),
             **engine.counts.fields(),
         )
 

@@ -131,6 +131,7 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
             consumers=status.listeners,
             next_expiry=seconds_of(status.due),
             late_renewals=self.client.renewer.late[self.name],
+            schedules=await self._schedule_count(),
         )
 
     # What nodes need.

@@ -81,6 +81,7 @@ COUNTS: Final = {
     "delayed": Family("queue_delayed_messages", "Messages that wait for their time."),
     "next_due": Family("queue_next_due_seconds", "When the first of these is due. Absent without one.", unit="s"),
     "expired": Family("queue_expired_messages", "Messages that have expired since the queue was created."),
+    "schedules": Family("queue_schedules", "Schedules of the queue.", unit="{schedule}"),
     "dead_letters": Family("queue_dead_letter_messages", "Dead letters, of kinds that keep them beside the queue."),
     "scheduled": Family("queue_scheduled_messages", "Tasks that wait for their time."),
     "started": Family("queue_started_messages", "Tasks that run."),
@@ -104,6 +105,19 @@ HELD_SINCE: Final = Family(
     "queue_role_since_timestamp_seconds", "Since when a client has or shares a role, since 1970.", unit="s",
     labels=(*_QUEUE, "role", "holder"),
 )  # fmt: skip
+
+_SCHEDULE: Final = (*_QUEUE, "schedule")
+SCHEDULE_NEXT: Final = Family(
+    "schedule_next_timestamp_seconds", "When the next occasion is, since 1970. Absent while it is paused.", unit="s",
+    labels=_SCHEDULE,
+)  # fmt: skip
+SCHEDULE_LAST: Final = Family(
+    "schedule_last_timestamp_seconds", "When its item was put last, since 1970. Absent before that.", unit="s",
+    labels=_SCHEDULE,
+)  # fmt: skip
+SCHEDULE_PUTS: Final = Family(
+    "schedule_put_messages", "How often its item has been put.", Kind.COUNTER, labels=_SCHEDULE
+)
 
 TOTALS: Final = {
     "produced_messages": Family("queue_produced_messages", "Messages put so far, by all clients.", Kind.COUNTER),
@@ -175,7 +189,8 @@ FAMILIES: Final = tuple(
     {
         family.name: family
         for family in (
-            UP, SAMPLED, EXISTS, *COUNTS.values(), BOUND, PRODUCERS, CONSUMERS, HOLDER, HELD_SINCE, *TOTALS.values(),
+            UP, SAMPLED, EXISTS, *COUNTS.values(), BOUND, PRODUCERS, CONSUMERS, HOLDER, HELD_SINCE, SCHEDULE_NEXT,
+            SCHEDULE_LAST, SCHEDULE_PUTS, *TOTALS.values(),
             OLDEST, DRAIN, *LOCAL.values(), BLOCKED, *HANDLED.values(), DURATION,
         )
     }.values()

@@ -20,6 +20,9 @@ from apressure.telemetry.families import (
     OLDEST,
     PRODUCERS,
     SAMPLED,
+    SCHEDULE_LAST,
+    SCHEDULE_NEXT,
+    SCHEDULE_PUTS,
     TOTALS,
     UP,
     Reading,
@@ -28,6 +31,8 @@ from apressure.telemetry.sampler import Sample, label
 
 _MOST_HOLDERS: Final = 100
 """As many clients of a queue are shown by name."""
+_MOST_SCHEDULES: Final = 100
+"""As many of its schedules are shown."""
 
 
 def readings_of(key: tuple[str, str], samples: Iterable[Sample | None], oldest: float, own: bool) -> Iterator[Reading]:
@@ -66,6 +71,13 @@ def _of_queue(key: tuple[str, str], sample: Sample) -> Iterator[Reading]:
         if value is not None:
             yield Reading(family, key, value)
     yield from _clients(key, statistics)
+    for schedule in sample.schedules[:_MOST_SCHEDULES]:
+        labels = (*key, label(schedule.name))
+        yield Reading(SCHEDULE_PUTS, labels, float(schedule.count))
+        if schedule.last is not None:
+            yield Reading(SCHEDULE_LAST, labels, schedule.last)
+        if schedule.next is not None and not schedule.paused:
+            yield Reading(SCHEDULE_NEXT, labels, schedule.next)
 
 
 def _clients(key: tuple[str, str], statistics: Any) -> Iterator[Reading]:

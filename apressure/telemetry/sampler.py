@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
@@ -39,6 +40,7 @@ class Sample:
         statistics: The queue's snapshot; None if it failed, or the queue does not exist.
         oldest: The age of the next message in seconds; None if it is not known.
         drain: In how many seconds the queue will be empty; None if it is not known.
+        schedules: The queue's schedules, by name.
     """
 
     at: float
@@ -46,6 +48,7 @@ class Sample:
     statistics: Any = None
     oldest: float | None = None
     drain: float | None = None
+    schedules: Sequence[Any] = ()
 
 
 class Sampler:
@@ -93,7 +96,8 @@ class Sampler:
             return Sample(began, "", statistics)
         now = time.monotonic()
         oldest = await self._oldest(now, statistics)
-        return Sample(began, "", statistics, oldest, self._trend.drain(now, statistics.length))
+        schedules = await self.queue.schedules() if getattr(statistics, "schedules", 0) else ()  # type: ignore[attr-defined]
+        return Sample(began, "", statistics, oldest, self._trend.drain(now, statistics.length), schedules)
 
     async def _oldest(self, now: float, statistics: Any) -> float | None:
         """Return the age of the next message."""

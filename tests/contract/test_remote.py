@@ -16,6 +16,7 @@ from apressure.testing.contract import (
     Opener,
     PauseContract,
     QueueContract,
+    ScheduleContract,
     drained,
 )
 from apressure.testing.contract.steps import fails, in_time
@@ -23,7 +24,9 @@ from tests.integration.events.remote.conftest import serving
 from tests.okq_server import OkqServer
 
 
-class TestServerOfOurs(QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract):
+class TestServerOfOurs(
+    QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, ScheduleContract
+):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with serving(url) as address, contextlib.AsyncExitStack() as stack:

@@ -59,6 +59,9 @@ class ServerSchedules:
         names = (name.decode(errors="surrogateescape") for name in flat[::2])
         return now, dict(sorted(zip(names, flat[1::2], strict=True)))
 
+    async def count(self) -> int:
+        return await self._run("count", [])  # type: ignore[no-any-return]
+
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
         return bool(await self._run("write", [_encoded(name), was or b"", becomes or b""]))
 
@@ -69,7 +72,7 @@ class ServerSchedules:
         return answer[0].decode()  # type: ignore[no-any-return]
 
     async def _run(self, name: str, arguments: list[Argument]) -> Any:
-        return await self._ask(script(_ROOM, name).on(self._key), arguments, None if name == "read" else bool)
+        return await self._ask(script(_ROOM, name).on(self._key), arguments, bool if name == "write" else None)
 
     async def _ask(self, call: Call, arguments: list[Argument], changed: Callable[[Any], bool] | None) -> Any:
         def send(on_answer: OnAnswer) -> Request:

@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final, NoReturn
+from typing import Any, ClassVar, Final
 
 from apressure.concurrency import background
 from apressure.connection.wire.command import Argument
@@ -31,9 +31,9 @@ from apressure.events.remote.connection import (
     no_delays,
     no_extend,
     no_limit,
-    no_schedules,
     replies,
 )
+from apressure.events.remote.schedules import RemoteSchedules
 from apressure.exceptions import (
     OutcomeUnknownError,
     PressureError,
@@ -86,9 +86,9 @@ class Commands:
         self._client = client
         self._queue = encoded(name)
 
-    def schedules(self) -> NoReturn:
-        """Refuse: no okq server has schedules."""
-        raise no_schedules(self.name)
+    def schedules(self) -> RemoteSchedules:
+        """Return the steps that are about the queue's schedules."""
+        return RemoteSchedules(self)
 
     async def push(
         self, pairs: Sequence[Pair], front: bool, given: bool, expected: bool, done: Progress, due: Due | None = None
@@ -216,10 +216,10 @@ class Commands:
         event, _, *rest = change.claim
         if change.how == "later":
             error, due = rest
-            settled, lost = await self._ask("QLATER", due, event, error, ours=True, within=int(due) / 1000)
+            settled, lost = await self.ask("QLATER", due, event, error, ours=True, within=int(due) / 1000)
         else:
             verb, redo = "QFAIL" if change.how == "fail" else "QACK", [b"REDO"] if change.how == "nack" else []
-            settled, lost = await self._ask(verb, event, *rest, *redo)
+            settled, lost = await self.ask(verb, event, *rest, *redo)
         return bool(settled) or lost
 
     async def confirm(self, events: Sequence[bytes]) -> list[bool]:
@@ -271,7 +271,7 @@ class Commands:
         Raises:
             PressureError: The server refused, or cannot be reached.
         """
-        reply, _ = await self._ask("QLPEEK" if newest else "QRPEEK")
+        reply, _ = await self.ask("QLPEEK" if newest else "QRPEEK")
         return None if reply is None else Event(*reply[:2])
 
     async def counts(self) -> Status:
@@ -280,7 +280,7 @@ class Commands:
         Raises:
             PressureError: The server refused, or cannot be reached.
         """
-        reply, _ = await self._ask("QSTATUS")
+        reply, _ = await self.ask("QSTATUS")
         if not (isinstance(reply, list) and reply and isinstance(reply[0], list) and len(reply[0]) >= 4):
             raise ServerError(
                 f"the server at {self._client.server.address} answers QSTATUS with {reply!r:.80}, which is not a list "
@@ -336,7 +336,7 @@ class Commands:
 
     async def status(self) -> Status:
         """Look at the queue."""
-        reply, _ = await self._ask("QLOOK", ours=True)
+        reply, _ = await self.ask("QLOOK", ours=True)
         exists, created, bound, closed, paused, waiting, claimed, consumers, dead, delayed, next_due = reply[:11]
         return Status(
             bound, created == 1, waiting, claimed, exists, consumers, closed == 1, dead, None, paused == 1, delayed,
@@ -345,43 +345,43 @@ class Commands:
 
     async def create(self, bound: int) -> bool | None:
         """Create the queue, unless it exists. Returns whether it is new; None if a lost reply may have said so."""
-        new, lost = await self._change("QCREATE", bound)
+        new, lost = await self.change("QCREATE", bound)
         return True if new else None if lost else False
 
     async def delete(self) -> None:
         """Delete the queue with everything in it."""
         try:
-            await self._change("QDELETE", again=False)
+            await self.change("QDELETE", again=False)
         except QueueDoesNotExistError:
             raise QueueDoesNotExistError(f"the queue {self.name!r} does not exist", name=self.name) from None
 
     async def close(self, expected: bool) -> None:
         """Close the queue; `expected`: it must have been created."""
-        done, lost = await self._change("QCLOSE", *([b"CREATED"] if expected else ()))
+        done, lost = await self.change("QCLOSE", *([b"CREATED"] if expected else ()))
         if not done and not lost:
             raise closed(self.name)
 
     async def pause(self, pausing: bool, expected: bool = False) -> bool:  # noqa: ARG002
         """Pause the queue, or resume it. Return whether that is new; after a lost reply it counts as new."""
-        done, lost = await self._change("QPAUSE" if pausing else "QRESUME")
+        done, lost = await self.change("QPAUSE" if pausing else "QRESUME")
         return bool(done) or lost
 
     async def purge(self, most: int) -> int:
         """Delete up to so many events that wait. Return how many."""
-        deleted, _ = await self._change("QPURGE", most, again=False)
+        deleted, _ = await self.change("QPURGE", most, again=False)
         return int(deleted)
 
     async def dead_letters(self, passed: int, most: int) -> list[bytes]:
         """Return up to `most` dead letters behind the `passed` oldest ones, as the server keeps them."""
-        letters, _ = await self._ask("QDEAD", passed, most, ours=True)
+        letters, _ = await self.ask("QDEAD", passed, most, ours=True)
         return list(letters)
 
     async def requeue(self, most: int, chosen: Sequence[bytes] = (), expected: bool = False) -> bytes:  # noqa: ARG002
         """Move dead letters back; see `EventSteps.requeue`."""
-        letters, _ = await self._change("QREQUEUE", most, *chosen, again=False)
+        letters, _ = await self.change("QREQUEUE", most, *chosen, again=False)
         return bytes(letters)
 
-    async def _ask(
+    async def ask(
         self, verb: str, *arguments: Argument, ours: bool = False, again: bool = True, within: float = math.inf
     ) -> tuple[Any, bool]:
         """Send a command. Return the reply, and whether an earlier one was lost.
@@ -416,8 +416,9 @@ class Commands:
             if not again:
                 raise attempts.unknown(f"the connection broke during {verb} of the queue {self.name!r}")
 
-    async def _change(self, verb: str, *arguments: Argument, again: bool = True) -> tuple[Any, bool]:
-        return await self._client.step(self._ask(verb, *arguments, ours=True, again=again))
+    async def change(self, verb: str, *arguments: Argument, again: bool = True) -> tuple[Any, bool]:
+        """Do the same with a command of our servers that changes something: cancelled, it ends all the same."""
+        return await self._client.step(self.ask(verb, *arguments, ours=True, again=again))
 
     def _value(self, reply: Any) -> Any:
         """Return a reply; raise what an error means for a program."""

@@ -164,8 +164,8 @@ async def replies(channel: Channel, commands: Sequence[Command]) -> list[Any]:
 def no_command(name: str, verb: str) -> ServerTooOldError:
     """Return the error for a command of our servers."""
     return ServerTooOldError(
-        f"the okq server of the queue {name!r} has no {verb}: the released okq knows no bounds, no end, no pauses and "
-        f"no delays. Use {_INSTEAD}"
+        f"the okq server of the queue {name!r} has no {verb}: the released okq knows no bounds, no end, no pauses, no "
+        f"delays and no schedules. Use {_INSTEAD}"
     )
 
 
@@ -181,14 +181,6 @@ def no_delays(name: str) -> ServerTooOldError:
     """Return the error for an event that should be delayed."""
     return ServerTooOldError(
         f"an event of the queue {name!r} cannot be delayed: the released okq knows no delays. Use {_INSTEAD}"
-    )
-
-
-def no_schedules(name: str) -> ServerTooOldError:
-    """Return the error for a schedule."""
-    return ServerTooOldError(
-        f"the schedules of the queue {name!r} are on the Redis server behind its okq server: open it there, with "
-        "EventQueue(name, url='redis://…')"
     )
 
 

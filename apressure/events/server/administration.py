@@ -5,9 +5,11 @@ Several of them, such as a queue's bound, its end, pauses and dead letters, only
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Final
 
+from apressure.core.occasions import checked_name
 from apressure.events.engine.steps import MAX_EVENTS
 from apressure.events.server.arguments import chunks, claims_of, due_time, errors_of, number, quoted, seconds
 from apressure.events.server.queues import ServedQueue
@@ -129,3 +131,36 @@ async def dead(queue: ServedQueue, passed: bytes, count: bytes) -> Reply:
 async def requeue(queue: ServedQueue, count: bytes, *letters: bytes) -> Reply:
     """QREQUEUE queue count [letter ...]"""
     return await queue.steps.requeue(number(count, "count", MAX_EVENTS), letters)
+
+
+# Schedules. Clients compute their times; see `apressure.core.schedules`.
+
+
+async def schedules(queue: ServedQueue, *options: bytes) -> Reply:
+    """QSCHEDULES queue [COUNT]"""
+    store = queue.steps.schedules()
+    if options:
+        if options[0].upper() != b"COUNT":
+            raise ErrorReply(f"ERR syntax error: QSCHEDULES has the option COUNT, not {quoted(options[0])}")
+        return await store.count()
+    now, records = await store.read()
+    return [
+        now,
+        *itertools.chain.from_iterable(
+            (name.encode(errors="surrogateescape"), record) for name, record in records.items()
+        ),
+    ]
+
+
+async def schedule(queue: ServedQueue, given: bytes, was: bytes, becomes: bytes, *contents: bytes) -> Reply:
+    """QSCHEDULE queue name was becomes [contents]"""
+    store = queue.steps.schedules()
+    try:
+        name = checked_name(given.decode())
+    except ValueError as error:  # not UTF-8, or another invalid name
+        raise ErrorReply(f"ERR {error}") from None
+    if not contents:
+        return int(await store.write(name, was or None, becomes or None))
+    if not was or not becomes:
+        raise ErrorReply("ERR an occasion needs the record before, and the record after that")
+    return (await store.put(name, was, becomes, contents[0])).encode()

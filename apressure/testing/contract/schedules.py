@@ -57,6 +57,7 @@ class ScheduleContract:
         assert (changed.when, changed.raw, changed.missed) == (7200, b"2", "all")
         await queue.every("another", NEVER, b"3")
         assert [schedule.name for schedule in await queue.schedules()] == ["another", "report"]
+        assert (await other.statistics()).schedules == 2
 
     async def test_missed_occasions(self, open_queue: Opener) -> None:
         queue = await open_queue()

@@ -77,6 +77,9 @@ class MemorySchedules:
             return found  # no step: a service that looks for schedules must not meet a failure that a test plans
         return await self._driver.ask(self._driver.queue.records)  # type: ignore[no-any-return]
 
+    async def count(self) -> int:
+        return len(self._driver.queue.records()[1])
+
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
         return await self._driver.ask(self._driver.queue.write_record, name, was, becomes)  # type: ignore[no-any-return]
 
@@ -190,7 +193,7 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         status: Status = await self._existing()
         steps, waiting = self.steps, (self.steps.puts.waiting, self.steps.takes.waiting)
         common = figures(self.name, status, waiting, steps.waits.blocked, steps.counts.fields())
-        return BoundedStatistics(**common, in_flight=status.claimed)
+        return BoundedStatistics(**common, in_flight=status.claimed, schedules=await self._schedule_count())
 
     def _end(self, error: PressureError) -> int:
         return self.steps.puts.end(error) + self.steps.takes.end(error) + self.steps.waits.end(error)

@@ -1,6 +1,8 @@
-"""QCREATE, QDELETE, QCLOSE, QPAUSE, QRESUME, QPURGE, QLOOK, QDEAD and QREQUEUE: what okq does not have."""
+"""QCREATE, QDELETE, QCLOSE, QPAUSE, QRESUME, QPURGE, QLOOK, QDEAD, QREQUEUE and schedules: what okq does not have."""
 
 from __future__ import annotations
+
+import time
 
 import pytest
 import redis
@@ -74,12 +76,40 @@ async def test_events_that_fail_too_often(wire: Wire) -> None:
         ("QPURGE foo 0", 'ERR bad count value: "0" is not a whole number between 1 and 2000'),
         ("QDEAD foo x 1", 'ERR bad passed value: "x" is not a whole number between 0 and 1000000000000'),
         ("QREQUEUE foo 2001", 'ERR bad count value: "2001" is not a whole number between 1 and 2000'),
+        ("QSCHEDULES foo SIZE", 'ERR syntax error: QSCHEDULES has the option COUNT, not "SIZE"'),
+        ("QSCHEDULE foo", "ERR missing args"),
+        ("QSCHEDULE foo \x07 a b", "ERR a schedule's name must have 1 to 200 printable characters, not '\\x07'"),
+        ("QSCHEDULE foo a  b contents", "ERR an occasion needs the record before, and the record after that"),
         ("QCLOSE a}b", "ERR a queue's name must not contain '}', which ends the name in its keys"),
     ],
 )
 async def test_errors(wire: Wire, command: str, error: str) -> None:
     assert await wire(*command.split(" ")) == error
     assert await wire("PING") == b"PONG"
+
+
+async def test_schedules_in_its_words(wire: Wire, db: redis.Redis) -> None:
+    assert await wire("QCREATE", "foo", 1) == 1
+    assert (await wire("QSCHEDULES", "foo"))[1:] == []
+    assert await wire("QSCHEDULES", "foo", "COUNT") == 0
+    assert await wire("QSCHEDULE", "foo", "tick", "", "first") == 1
+    assert await wire("QSCHEDULE", "foo", "tick", "", "first") == 1  # a reply was lost
+    assert await wire("QSCHEDULE", "foo", "tick", "", "other") == 0
+    assert await wire("QSCHEDULE", "foo", "tick", "first", "second", "contents") == b"put"
+    assert await wire("QSCHEDULE", "foo", "tick", "first", "second", "contents") == b"put"  # and was not done again
+    assert await wire("QSCHEDULE", "foo", "tick", "first", "third", "contents") == b"changed"
+    assert await wire("QSCHEDULE", "foo", "tick", "second", "third", "contents") == b"full"
+    now, *records = await wire("QSCHEDULES", "foo")
+    assert abs(now / 1000 - time.time()) < 60
+    assert records == [b"tick", b"second"]
+    assert db.hgetall("apressure:queue:{foo}:schedules") == {b"tick": b"second"}
+    assert (await wire("QRPOP", "foo"))[1] == b"contents"
+    assert await wire("QRPOP", "foo") is None
+    assert await wire("QCLOSE", "foo") == 1
+    assert await wire("QSCHEDULE", "foo", "tick", "second", "third", "contents") == b"closed"
+    assert await wire("QSCHEDULE", "foo", "tick", "second", "") == 1
+    assert await wire("QSCHEDULES", "foo", "COUNT") == 0
+    assert await wire("QDELETE", "foo") == b"OK"
 
 
 async def test_a_queue_that_was_flushed_and_is_deleted_leaves_no_schedules(wire: Wire, db: redis.Redis) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import re
+import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -256,8 +257,8 @@ async def test_every_kind_of_queue_has_its_metrics(open_queue: Opener, url: str,
                 assert 0 <= reading.value < 60
         common = {
             "up", "queue_exists", "queue_sampled_timestamp_seconds", "queue_messages", "queue_in_flight_messages",
-            "queue_delayed_messages", "queue_expired_messages", "queue_closed", "queue_paused",
-            "queue_oldest_message_age_seconds",
+            "queue_delayed_messages", "queue_expired_messages", "queue_schedules", "queue_closed",
+            "queue_paused", "queue_oldest_message_age_seconds",
             "queue_drain_seconds", "local_waiting_putters", "local_waiting_getters", "local_blocked_seconds",
             "local_put_messages",
             "local_received_messages", "local_deleted_messages", "local_dead_lettered_messages",
@@ -270,6 +271,39 @@ async def test_every_kind_of_queue_has_its_metrics(open_queue: Opener, url: str,
             await queue.purge()
             await queue.delete()
         await queues[3].client.aclose()
+
+
+async def test_schedules_are_shown_with_their_next_and_last_occasion(url: str, tmp_path: Path) -> None:
+    async with FileQueue("q", directory=tmp_path) as files, EventQueue("q", url=url) as events:
+        metrics = Metrics(files, events)
+        for queue in (files, events):
+            await queue.create()
+            await queue.every("nightly", "0 3 * * *", b"1")
+            await queue.every("paused", 60, b"2")
+            await queue.run_schedule("paused")
+            await queue.pause_schedule("paused")
+        await metrics.sample()
+        nightly = (await files.schedules())[0]
+        shown = {
+            (reading.family.name, *reading.labels[1:]): reading.value
+            for reading in metrics.readings()
+            if "schedule" in reading.family.name
+        }
+        assert {name for name, kind, *_ in shown if kind == "EventQueue"} == {
+            "queue_schedules", "queue_scheduled_messages", "schedule_next_timestamp_seconds",
+            "schedule_last_timestamp_seconds", "schedule_put_messages",
+        } - {"queue_scheduled_messages"}  # fmt: skip
+        of_files = {(name, *rest): value for (name, kind, *rest), value in shown.items() if kind == "FileQueue"}
+        last = of_files.pop(("schedule_last_timestamp_seconds", "paused"))
+        assert abs(last - time.time()) < 60
+        assert of_files == {
+            ("queue_schedules",): 2,
+            ("schedule_next_timestamp_seconds", "nightly"): nightly.next,
+            ("schedule_put_messages", "nightly"): 0,
+            ("schedule_put_messages", "paused"): 1,
+        }
+        for queue in (files, events):
+            await queue.delete()
 
 
 async def test_every_kind_counts_what_this_process_has_put_received_and_settled(
