@@ -6,19 +6,22 @@ nothing to repair by hand, and what is found are notes.
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from apressure import recovery
 from apressure.cli.asking import look
 from apressure.cli.figures import consumers_of
-from apressure.exceptions import PermissionDeniedError, ScriptingRefusedError, ServerTooOldError
+from apressure.exceptions import PermissionDeniedError, ScriptingRefusedError, ServerError, ServerTooOldError
 from apressure.queue_addresses import QueueAddress
 
 _LATE: Final = 60.0
 """Seconds by which a schedule may be late before a note says so."""
+_OVERDUE: Final = 1.0
+"""The same of a delayed item."""
 
 
 async def examine(address: QueueAddress, queue: Any) -> recovery.Report:
@@ -29,10 +32,32 @@ async def examine(address: QueueAddress, queue: Any) -> recovery.Report:
         ServerError: Its data are damaged.
     """
     statistics = await look(queue)
-    return recovery.Report(address.name, True, (*_notes(address, statistics), *await late_schedules(address, queue)))
+    return recovery.Report(address.name, True, (*_notes(address, statistics), *await untimely(address, queue)))
 
 
-async def late_schedules(address: QueueAddress, queue: Any) -> tuple[recovery.Finding, ...]:
+async def untimely(address: QueueAddress, queue: Any) -> tuple[recovery.Finding, ...]:
+    """Return notes on what does not happen at its time: nothing that works on the queue knows of it."""
+    return (*await _overdue(queue), *await _late_schedules(address, queue))
+
+
+async def _overdue(queue: Any) -> Iterable[recovery.Finding]:
+    """Return a note if delayed items are due and stay delayed. It looks twice: any client of apressure is faster."""
+    for seconds in (0.0, _OVERDUE):
+        await asyncio.sleep(seconds)
+        try:
+            statistics = await queue.statistics()
+        except ServerError:  # what was found before says why
+            return ()
+        if not statistics.delayed or statistics.next_due:
+            return ()
+    text = (
+        f"{statistics.delayed} items are delayed, and the first ones are due: no client of apressure uses the queue. "
+        "Other clients of its format bypass delays and expiry."
+    )
+    return (_note("overdue", text, "Start a consumer of apressure."),)
+
+
+async def _late_schedules(address: QueueAddress, queue: Any) -> Iterable[recovery.Finding]:
     """Return a note on each schedule that is late by more than a minute: nothing drives it."""
     try:
         schedules = await queue.schedules()
@@ -67,11 +92,7 @@ def _notes(address: QueueAddress, statistics: Any) -> Iterator[recovery.Finding]
             text += f"; the next lease ends in {expiry:.0f} s, if it is not renewed"
         yield _note("in_flight", f"{text}.")
     if statistics.delayed:
-        due = (
-            "is overdue: any client of the queue has it wait"
-            if not statistics.next_due
-            else (f"is due in {statistics.next_due:.0f} s")
-        )
+        due = f"is due in {statistics.next_due:.0f} s" if statistics.next_due else "is due"
         yield _note("delayed", f"{statistics.delayed} items are delayed; the next one {due}.")
     if unfinished := getattr(statistics, "unfinished", 0):
         yield _note("unfinished", f"{unfinished} items are being written, or their writers died.")

@@ -13,7 +13,7 @@ import typer
 
 from apressure import AsyncQueue, Client, recovery
 from apressure.cli.asking import told
-from apressure.cli.checkup import examine, late_schedules
+from apressure.cli.checkup import examine, untimely
 from apressure.cli.exits import Exit, UsageError, message_of
 from apressure.cli.finding import Finder
 from apressure.cli.options import Common, Interval, complain, option, seconds_between
@@ -136,8 +136,8 @@ async def _examine(
                 action.kind in _OF_A_HOLDER and (action.holder or "") == holder for action in result.done
             )
             result = await _with_batches(result, client.settings, give_back)
-            if late := await late_schedules(_address(one), queue):
-                report = dataclasses.replace(result.report, findings=(*result.report.findings, *late))
+            if result.report.exists and (notes := await untimely(_address(one), queue)):
+                report = dataclasses.replace(result.report, findings=(*result.report.findings, *notes))
                 result = dataclasses.replace(result, report=report)
         except (ServerError, ValueError) as error:
             if alone:

@@ -73,6 +73,20 @@ def test_the_doctor_tells_of_a_schedule_that_nothing_drives(
     assert here.json("doctor", address)["findings"] == []
 
 
+def test_the_doctor_tells_of_delayed_items_that_nobody_makes_due(here: Here, address: str) -> None:
+    """As where only clients of others work on the queue."""
+    here("create", address)
+    here("put", address, "1", "--delay", "60")
+    assert "overdue" not in [finding["kind"] for finding in here.json("doctor", address)["findings"]]
+    here("put", address, "1", "2", "--delay", "0.1")
+    time.sleep(0.2)
+    (finding,) = [finding for finding in here.json("doctor", address)["findings"] if finding["kind"] == "overdue"]
+    assert finding["fault"] is False
+    assert finding["text"].startswith("3 items are delayed, and the first ones are due: no client of apressure uses")
+    here("get", address, "-n", "1")
+    assert "overdue" not in [finding["kind"] for finding in here.json("doctor", address)["findings"]]
+
+
 def test_what_is_no_schedule_is_a_wrong_command_line(here: Here) -> None:
     here("create", "orders")
     for when, more in (("99 0 * * *", ()), ("0", ()), ("60", ("--timezone", "Mars")), ("60", ("--missed", "some"))):
