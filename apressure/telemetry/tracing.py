@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import Token
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
@@ -78,7 +79,7 @@ class Tracing:
         with self._tracer.start_as_current_span(f"send {name}", kind=SpanKind.PRODUCER) as span:
             if span.is_recording():
                 span.set_attributes(_attributes(queue, "send", "put"))
-                span.set_attributes(_about(item))
+                span.set_attributes({**_about(item), **_times(options)})
             try:
                 return await queue.put(self.carry(item), *args, **options)
             except Exception as error:
@@ -206,6 +207,16 @@ def _about(item: Any) -> dict[str, Any]:
         return {"messaging.message.id": item.id}
     known = isinstance(item, dict) and "specversion" in item and isinstance(item.get("id"), str)
     return {"messaging.message.id": item["id"]} if known else {}
+
+
+def _times(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return when a message is due, and when it expires, as `put` was told."""
+    told: dict[str, Any] = {
+        f"apressure.{name}": float(value)
+        for name in ("delay", "expires")
+        if isinstance(value := options.get(name), (int, float))
+    }
+    return told | ({"apressure.at": at.isoformat()} if isinstance(at := options.get("at"), datetime) else {})
 
 
 def _headers(item: Any) -> dict[str, str] | None:

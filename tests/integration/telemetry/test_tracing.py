@@ -141,6 +141,15 @@ async def test_spans_tell_of_failures_of_batches_and_of_items_without_an_envelop
         None,
         "apressure.exceptions.QueueFullError",
     ]
+    later = await open_queue("later")
+    at = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
+    await spans.tracing.put(later, b"1", at=at)
+    with pytest.raises(ValueError, match="cannot expire"):
+        await spans.tracing.put(later, b"1", delay=5, expires=60)
+    told = ("apressure.at", "apressure.delay", "apressure.expires")
+    attributes = [dict(span.attributes or {}) for span in spans.named("send later")]
+    times = [{key: one[key] for key in told if key in one} for one in attributes]
+    assert times == [{"apressure.at": at.isoformat()}, {"apressure.delay": 5.0, "apressure.expires": 60.0}]
     await raw.close()
     failures = iter([ValueError("secret")])
 
