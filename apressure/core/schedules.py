@@ -205,25 +205,28 @@ class Schedules(Administration, Generic[T]):
                 continue
             look = schedule.look(now)
             if look is not None:
-                pause = min(pause, await self._carry_out(name, was, look, schedule))
+                later = await self._carry_out(name, was, look, schedule)
+                if later is not None:
+                    pause = min(pause, later)
+                    continue
                 schedule = look.schedule
             if schedule.next is not None and not schedule.paused:
                 pause = min(pause, max(0.0, schedule.next - now / 1000))
         return pause
 
-    async def _carry_out(self, name: str, was: bytes, look: Look, before: Schedule) -> float:
-        """Put an occasion, or pass over it; returns the seconds until the next look."""
+    async def _carry_out(self, name: str, was: bytes, look: Look, before: Schedule) -> float | None:
+        """Put an occasion, or pass over it. Returns the seconds until the next try; None if that was done."""
         becomes = look.schedule.encode()
         if not look.put:
             logger.warning("the schedule %r of the queue %r has missed an occasion", name, self.name)
-            return LOOK if await self._schedules.write(name, was, becomes) else 0.0
+            return None if await self._schedules.write(name, was, becomes) else 0.0
         try:
             outcome = await self._schedules.put(name, was, becomes, before.raw)
         except OutcomeUnknownError:
             return 0.0  # the record tells whether it was put
         if outcome == "put":
             logger.debug("the schedule %r has put an item into the queue %r", name, self.name)
-            return LOOK
+            return None
         return {"changed": 0.0, "closed": LOOK, "missing": LOOK}.get(outcome, AGAIN)
 
     async def _set_paused(self, name: str, paused: bool) -> bool:

@@ -30,7 +30,7 @@ class CancellationContract:
             assert found[3:] in ([b"1"], [] if put is None else [b"1"])
 
         for verb in ("put", "put_nowait", "put_many"):
-            await _everywhere(open_queue, lambda queue, verb=verb: call(queue, verb), check)  # type: ignore[misc]
+            await everywhere(open_queue, lambda queue, verb=verb: call(queue, verb), check)  # type: ignore[misc]
 
     async def test_a_cancelled_put_many_has_put_the_first_items(self, open_queue: Opener) -> None:
         async def items() -> Any:
@@ -42,8 +42,8 @@ class CancellationContract:
             assert found == ITEMS[: len(found)]
             assert len(found) == 6 if put is not None else 3 <= len(found) <= 6
 
-        await _everywhere(open_queue, lambda queue: queue.put_many(ITEMS[3:6]), check)
-        await _everywhere(open_queue, lambda queue: queue.put_many(items()), check)
+        await everywhere(open_queue, lambda queue: queue.put_many(ITEMS[3:6]), check)
+        await everywhere(open_queue, lambda queue: queue.put_many(items()), check)
 
     async def test_cancelled_gets_have_taken_nothing(self, open_queue: Opener) -> None:
         async def check(queue: Any, got: Any) -> None:
@@ -51,7 +51,7 @@ class CancellationContract:
             assert got + await drained(queue) == ITEMS[:3]
 
         for verb, more in (("get", {}), ("get_nowait", {}), ("get_many", {"max_items": 2})):
-            await _everywhere(open_queue, lambda queue, verb=verb, more=more: call(queue, verb, **more), check)  # type: ignore[misc]
+            await everywhere(open_queue, lambda queue, verb=verb, more=more: call(queue, verb, **more), check)  # type: ignore[misc]
 
     async def test_cancelled_receives_have_taken_nothing(self, open_queue: Opener) -> None:
         async def check(queue: Any, got: Any) -> None:
@@ -61,7 +61,7 @@ class CancellationContract:
             assert [delivery.raw for delivery in deliveries] + await drained(queue) == ITEMS[:3]
 
         for verb, more in (("receive", {}), ("receive_many", {"max_items": 2})):
-            await _everywhere(open_queue, lambda queue, verb=verb, more=more: call(queue, verb, **more), check)  # type: ignore[misc]
+            await everywhere(open_queue, lambda queue, verb=verb, more=more: call(queue, verb, **more), check)  # type: ignore[misc]
 
     async def test_a_cancelled_consumer_gives_back_what_it_has(self, open_queue: Opener) -> None:
         consumed: list[bytes] = []
@@ -79,7 +79,7 @@ class CancellationContract:
             assert found == ITEMS[3 - len(found) : 3]
             assert len(consumed) + len(found) >= 3
 
-        await _everywhere(open_queue, consume, check)
+        await everywhere(open_queue, consume, check)
 
     async def test_a_cancelled_acknowledgement_was_made_or_not(self, open_queue: Opener) -> None:
         for how, most in (("ack", 1), ("nack", 1), ("extend", 1)):
@@ -93,36 +93,36 @@ class CancellationContract:
                 seen = await queue.statistics()
                 assert 2 + least <= seen.length + seen.in_flight <= 2 + most
 
-            await _everywhere(open_queue, settle, check)
+            await everywhere(open_queue, settle, check)
 
     async def test_cancelled_looks_change_nothing(self, open_queue: Opener) -> None:
         async def check(queue: Any, _: Any) -> None:
             assert await drained(queue) == ITEMS[:3]
 
         for verb in LOOKS:
-            await _everywhere(open_queue, lambda queue, verb=verb: call(queue, verb), check, closed=True)  # type: ignore[misc]
+            await everywhere(open_queue, lambda queue, verb=verb: call(queue, verb), check, closed=True)  # type: ignore[misc]
 
     async def test_a_cancelled_close_has_closed_or_not(self, open_queue: Opener) -> None:
         async def check(queue: Any, _: Any) -> None:
             assert await queue.closed() in (True, False)
             assert await drained(queue) == ITEMS[:3]
 
-        await _everywhere(open_queue, lambda queue: queue.close(), check)
+        await everywhere(open_queue, lambda queue: queue.close(), check)
 
     async def test_a_cancelled_pause_has_paused_or_not(self, open_queue: Opener) -> None:
         async def check(queue: Any, _: Any) -> None:
             assert await queue.resume() in (True, False)
             assert await drained(queue) == ITEMS[:3]
 
-        await _everywhere(open_queue, lambda queue: queue.pause(), check)
-        await _everywhere(open_queue, lambda queue: queue.resume(), check)
+        await everywhere(open_queue, lambda queue: queue.pause(), check)
+        await everywhere(open_queue, lambda queue: queue.resume(), check)
 
     async def test_a_cancelled_create_can_be_repeated(self, open_queue: Opener) -> None:
         async def check(queue: Any, _: Any) -> None:
             await queue.create(bound=5, exist_ok=True)
             assert await drained(queue) == ITEMS[:3]
 
-        await _everywhere(open_queue, lambda queue: queue.create(exist_ok=True), check)
+        await everywhere(open_queue, lambda queue: queue.create(exist_ok=True), check)
 
         async def recreate(queue: Any) -> None:
             await queue.delete(timeout=PATIENCE)
@@ -132,7 +132,7 @@ class CancellationContract:
             await queue.create(bound=5, exist_ok=True)
             assert await queue.bound() in (5, 0)
 
-        await _everywhere(open_queue, recreate, check_bound)
+        await everywhere(open_queue, recreate, check_bound)
 
     async def test_a_cancelled_delete_has_deleted_or_not(self, open_queue: Opener) -> None:
         async def check(queue: Any, _: Any) -> None:
@@ -140,7 +140,7 @@ class CancellationContract:
                 await queue.delete(timeout=PATIENCE)
             assert not await queue.exists()
 
-        await _everywhere(open_queue, lambda queue: queue.delete(timeout=PATIENCE), check)
+        await everywhere(open_queue, lambda queue: queue.delete(timeout=PATIENCE), check)
 
     async def test_a_cancelled_purge_has_deleted_the_oldest(self, open_queue: Opener) -> None:
         async def check(queue: Any, purged: Any) -> None:
@@ -148,7 +148,7 @@ class CancellationContract:
             assert found == ITEMS[3 - len(found) : 3]
             assert purged is None or (purged, found) == (3, [])
 
-        await _everywhere(open_queue, lambda queue: queue.purge(), check)
+        await everywhere(open_queue, lambda queue: queue.purge(), check)
 
     async def test_a_cancelled_requeue_leaves_each_here_or_there(self, open_queue: Opener) -> None:
         queue = await open_queue(max_attempts=1)
@@ -157,7 +157,7 @@ class CancellationContract:
             await queue.put(b"0")
             await (await in_time(queue.receive())).nack()
             await fails(QueueEmptyError, queue.receive(timeout=0))
-            reached, moved = await _cancelled(queue.requeue(), number, how)
+            reached, moved = await cancelled(queue.requeue(), number, how)
             assert moved == (None if reached else 1)
             letters = [letter.item for letter in await queue.dead_letters()]
             assert letters + await drained(queue) == [b"0"]
@@ -174,7 +174,7 @@ class CancellationContract:
         assert ours == {verb for verb, arguments in VERBS.items() if "deadline" in arguments}
 
 
-async def _everywhere(open_queue: Opener, operation: Operation, check: Check, closed: bool = False) -> None:
+async def everywhere(open_queue: Opener, operation: Operation, check: Check, closed: bool = False) -> None:
     """Cancel an operation at each of its awaits, on a new queue with three items, and look at what it leaves.
 
     `closed`: the queue was closed before.
@@ -186,7 +186,7 @@ async def _everywhere(open_queue: Opener, operation: Operation, check: Check, cl
             await owner.put_many(ITEMS[:3])
             if closed:
                 await owner.close()
-            reached, result = await _cancelled(operation(queue), number, how)
+            reached, result = await cancelled(operation(queue), number, how)
             await in_time(check(owner, result))
             await queue.aclose()
             with contextlib.suppress(QueueDoesNotExistError):
@@ -196,7 +196,7 @@ async def _everywhere(open_queue: Opener, operation: Operation, check: Check, cl
                 break
 
 
-async def _cancelled(operation: Awaitable[Any], number: int, how: Act) -> tuple[bool, Any]:
+async def cancelled(operation: Awaitable[Any], number: int, how: Act) -> tuple[bool, Any]:
     """Cancel an operation at one of its awaits. Returns whether it has so many, and otherwise its result."""
     interrupted = Interrupted(operation, number, how)
     outcome = await in_time(asyncio.ensure_future(result_of(interrupted)))

@@ -97,11 +97,11 @@ class TestStory:
         """The example of the README: backpressure from end to end, and the end of input is the end of the queue."""
         script = f"""
             seq 20000 | {_shell()} put orders --create --bound 100 --close &
-            until {_shell()} stat orders >/dev/null 2>&1; do :; done
+            until {_shell()} stat orders >/dev/null 2>&1; do sleep 0.2; done
             {_shell()} get orders --delete | sha256sum
             wait
         """
-        done = processes.run(["bash", "-c", script], env=cli.environment, capture_output=True, timeout=60, check=True)
+        done = processes.run(["bash", "-c", script], env=cli.environment, capture_output=True, timeout=240, check=True)
         expected = processes.run("seq 20000 | sha256sum", shell=True, capture_output=True, check=True)
         assert (done.stdout, done.stderr) == (expected.stdout, b"")
 

@@ -98,7 +98,7 @@ async def test_one_put_costs_at_most_twice_what_it_costs_with_one_that_waits(
     for count in (1, 64):
         async with waiting(url, db, take, count) as tasks:
             await quiet(db)
-            for _ in range(2):  # the second one comes when the watch has been passed on
+            for _ in range(6):  # each second one comes when the watch has been passed on
                 db.config_resetstat()
                 await queue.put(b"1")
                 await eventually(lambda tasks=tasks: any(task.done() for task in tasks))
@@ -110,7 +110,8 @@ async def test_one_put_costs_at_most_twice_what_it_costs_with_one_that_waits(
                     tasks.append(asyncio.create_task(take(queue)))
                     await blocked(db)
                     await quiet(db)
-    alone, together = max(costs[:2]), max(costs[2:])
+    # A machine that is busy adds something now and then, and never takes away.
+    alone, together = (max(min(each[::2]), min(each[1::2])) for each in (costs[:6], costs[6:]))
     assert together <= 2 * alone, costs
 
 

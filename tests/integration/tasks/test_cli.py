@@ -361,6 +361,10 @@ def test_tables_at_a_terminal(tasks: Tasks) -> None:
         live.end()
 
 
-def test_purge_deletes_in_steps(tasks: Tasks) -> None:
+def test_purge_deletes_in_steps(tasks: Tasks, capfd: pytest.CaptureFixture[str]) -> None:
     tasks.client(lambda client: client.queue("jobs").put_many("x" for _ in range(2500)))
-    assert tasks.run("purge", "jobs", "--status", "pending", "--progress") == "purged 2500 pending tasks from jobs\n"
+    purge = ["--url", tasks.url, "tasks", "purge", "jobs", "--status", "pending", "--progress"]
+    assert main(purge) == 0
+    output, errors = capfd.readouterr()
+    assert output == "purged 2500 pending tasks from jobs\n"
+    assert set(errors.splitlines()) <= {"purge jobs: 2,000 messages", "purge jobs: 2,500 messages"}  # if it is slow

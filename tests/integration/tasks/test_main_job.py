@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,13 @@ def test_the_main_job_of_the_page(tmp_path: Path, url: str, capfd: pytest.Captur
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {COMMAND[0]} -m apressure "$@"\n')
     program.chmod(0o755)
+    # The first task takes until its node is killed, however long the commands before that take on a busy machine.
+    slow = program.with_name("gzip")
+    slow.write_text(
+        f'#!/bin/sh\n[ "$1" = --test ] || ! mkdir {tmp_path}/first 2>&- || exec sleep 600\n'
+        f'exec {shutil.which("gzip")} "$@"\n'
+    )
+    slow.chmod(0o755)
     main_job, in_python, _ = PAGE.partition("## The same in Python")
     assert in_python
     script = "".join(re.findall(r"```sh\n(.*?)```", main_job, re.DOTALL))
