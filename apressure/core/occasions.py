@@ -30,8 +30,8 @@ MOST_NAME: Final = 200
 GRACE: Final = 60_000
 """Milliseconds by which an occasion may be late with `missed="none"`."""
 
-_MOMENTS: Final = range(10**14)
-"""Milliseconds since 1970 that a record may have."""
+_MOST_NUMBER: Final = 10**14
+"""A record has smaller numbers: counts, and milliseconds since 1970."""
 _MISSED: Final = ("none", "one", "all")
 _MOST_TEXT: Final = 200
 
@@ -117,15 +117,27 @@ def decode(name: str, record: bytes) -> Schedule:
     """
     try:
         found = json.loads(record)
-        moments = [None if found[key] is None else _MOMENTS.index(found[key]) / 1000 for key in ("next", "last")]
+        following, last = (seconds_of(found[key] and _number(found[key])) for key in ("next", "last"))
         when, timezone, missed = checked(found["when"], found["timezone"], found["missed"])
-        raw, count, paused = base64.b64decode(found["item"], validate=True), int(found["count"]), bool(found["paused"])
+        raw, paused = base64.b64decode(found["item"], validate=True), bool(found["paused"])
+        count = _number(found["count"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"the record of the schedule {name!r} is damaged: {error}") from None
     return Schedule(
-        name=name, when=when, timezone=timezone, missed=missed, raw=raw, next=moments[0], last=moments[1], count=count,
+        name=name, when=when, timezone=timezone, missed=missed, raw=raw, next=following, last=last, count=count,
         paused=paused,
     )  # fmt: skip
+
+
+def _number(value: Any) -> int:
+    """Return a number of a record.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if type(value) is not int or not 0 <= value < _MOST_NUMBER:
+        raise ValueError(f"{str(value)[:50]!r} is not a number from 0 on")
+    return value
 
 
 def checked_name(name: Any) -> str:
