@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from apressure.exceptions import QueueClosedError, QueueEmptyError, QueueFullError, ScheduleDoesNotExistError
+from apressure.testing.contract.cancellation import everywhere
 from apressure.testing.contract.steps import Opener, drained, fails, in_time
 
 NEVER = "0 0 29 2 *"
@@ -133,6 +134,25 @@ class ScheduleContract:
         again = await open_queue()
         await again.create()
         assert await again.schedules() == []
+
+    async def test_a_cancelled_change_was_made_or_not(self, open_queue: Opener) -> None:
+        async def change(queue: Any) -> None:
+            await queue.every("x", NEVER, b"1")
+            await queue.run_schedule("x")
+            await queue.pause_schedule("x")
+            await queue.resume_schedule("x")
+            await queue.every("x", NEVER, b"2")
+            await queue.delete_schedule("x")
+
+        async def check(queue: Any, _: Any) -> None:
+            put = (await drained(queue))[3:]
+            assert put in ([], [b"1"])
+            for schedule in await queue.schedules():
+                assert schedule.count == len(put)
+            again = await queue.every("x", NEVER, b"3")
+            assert (again.raw, again.count) in ((b"3", 0), (b"3", len(put)))
+
+        await everywhere(open_queue, change, check)
 
     async def test_what_is_no_schedule_is_refused(self, open_queue: Opener) -> None:
         queue = await open_queue()
