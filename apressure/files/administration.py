@@ -105,8 +105,9 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
         with self._operation():
             await self.breathe()
             await self._store.refresh()
-            expired = await self._store.worker.do(self._store.directory.expired)
-        index = self._store.index
+            index, expired = self._store.index, 0
+            if names.EXPIRED_COUNT in index.beside:
+                expired = await self._store.worker.do(self._store.directory.expired)
         oldest, expiry, due = index.oldest(), index.next_expiry(), index.delayed.next_due()
         return FileQueueStatistics(
             name=self.name,

@@ -64,7 +64,12 @@ class FileSchedules(Steps):
 
     async def count(self) -> int:
         with self.operation():
-            return len((await self._worker.in_thread(_read, self._directory)).by_name)
+            await self.store.refresh()
+            if names.SCHEDULES not in self._index.beside:
+                return 0
+            with contextlib.suppress(StorageError):  # the other operations say that it is damaged
+                return len((await self._worker.in_thread(_read, self._directory)).by_name)
+            return 0
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
         with self.operation():

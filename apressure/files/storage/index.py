@@ -56,6 +56,7 @@ class Index(State):
         behind: Those of them that appeared after a newer message, or after another one of that name.
         reasons: The keys for which a file says why their message failed, or when it expires. The message may be gone.
         delayed: The messages that wait for their time.
+        beside: The names of `names.OURS` that are there.
     """
 
     def __init__(self) -> None:
@@ -65,6 +66,7 @@ class Index(State):
         self.behind: set[int] = set()
         self.reasons: set[int] = set()
         self.delayed = Delayed()
+        self.beside: set[str] = set()
         self._ready: set[int] = set()
         self._line: list[int] = []
         """A heap of the keys that wait, and of some that no longer do."""
@@ -139,7 +141,9 @@ class Index(State):
             del self._names[name.key]
 
     def _note_other(self, filename: str, there: bool) -> None:
-        if not filename.startswith(names.REASON):
+        if filename in names.OURS:
+            (self.beside.add if there else self.beside.discard)(filename)
+        elif not filename.startswith(names.REASON):
             if filename.startswith(names.PREFIX):
                 self.note(filename, there)
         elif (key := key_of(filename.removeprefix(names.REASON))) is not None:

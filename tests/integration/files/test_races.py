@@ -79,11 +79,11 @@ async def test_a_lease_that_ends_while_the_message_is_being_taken(make: Make, mo
     opened = queue._store.directory._open_taken
     names: list[str] = []
 
-    def too_late(filename: str, most: int | None) -> Any:
+    def too_late(filename: str, *more: Any) -> Any:
         if not names:
             (queue.path / filename).rename(queue.path / message_id)  # another client requeues it
         names.append(filename)
-        return opened(filename, most)
+        return opened(filename, *more)
 
     monkeypatch.setattr(queue._store.directory, "_open_taken", too_late)
     message = await queue.receive(timeout=0)
