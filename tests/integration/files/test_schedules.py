@@ -128,7 +128,6 @@ async def test_a_damaged_file_is_a_clear_error_and_stays(make: Make, content: by
     await queue.every("tick", 3600, b"1")
 
 
-@pytest.mark.parametrize("name", [names.SCHEDULES, names.SCHEDULES_LOCK, names.SCHEDULES_NEW, names.OCCASIONS[0]])
 async def test_statistics_do_not_suffer_from_a_damaged_file(make: Make) -> None:
     queue = make()
     await queue.create()
@@ -139,6 +138,7 @@ async def test_statistics_do_not_suffer_from_a_damaged_file(make: Make) -> None:
     assert (await queue.statistics()).schedules == 0
 
 
+@pytest.mark.parametrize("name", [names.SCHEDULES, names.SCHEDULES_LOCK, names.SCHEDULES_NEW, names.OCCASIONS[0]])
 async def test_a_directory_in_the_place_of_a_file(make: Make, name: str, clock: Clock) -> None:
     queue = make(clock=clock)
     await queue.create()
