@@ -142,10 +142,10 @@ def bench(session: nox.Session) -> None:
     """Measure, as ratios to redis-py and to other libraries in the same run. `nox -s bench -- --quick` takes a minute.
 
     `nox -s bench -- cpu` shows the client's processor time for each kind of queue, `nox -s bench -- control` what
-    delays cost and how late delayed items come, `nox -s bench -- files` compares queues in directories with vsqs,
-    `nox -s bench -- events` measures the okq server, `nox -s bench -- tasks` compares queues of tasks with blueque,
-    `nox -s bench -- spark` measures Spark, and `nox -s bench -- resources` measures the cost of waiting queues and of a
-    million messages.
+    delays cost and how late delayed items come, beside docket and BullMQ, `nox -s bench -- files` compares queues in
+    directories with vsqs, `nox -s bench -- events` measures the okq server, `nox -s bench -- tasks` compares queues of
+    tasks with blueque, `nox -s bench -- spark` measures Spark, and `nox -s bench -- resources` measures the cost of
+    waiting queues and of a million messages.
     The other libraries get environments of their own, which the next run reuses.
     """
     install_wheel(session, group("bench"))
@@ -156,7 +156,7 @@ def bench(session: nox.Session) -> None:
     module = "tests.benchmarks"
     if arguments[:1] in (["control"], ["cpu"], ["events"], ["files"], ["resources"], ["spark"], ["tasks"]):
         module = f"{module}.{arguments.pop(0)}"
-    if not module.endswith(("control", "cpu", "resources", "spark")):
+    if not module.endswith(("cpu", "resources", "spark")):
         arguments = ["--libraries", str(libraries), *arguments]
     session.run("python", "-m", module, *arguments)
 

@@ -1,12 +1,15 @@
 """Measure what delays cost, for each kind of queue: beside plain puts and gets, and how late delayed items come.
 
 Usage: python -m tests.benchmarks.control [--quick] [--against DIRECTORY] [--kind NAME] [--repetitions N] [--json FILE]
+                                          [--libraries DIRECTORY]
 
 - "delayed / plain": items a second through put and then get, one at a time, each delayed by a millisecond, as a ratio
   to the same without a delay. Both take turns.
-- "beside delayed": plain items a second while so many delayed ones are kept for tomorrow, as a ratio to none.
+- "beside ten": plain items a second while ten delayed ones are kept for tomorrow, as a ratio to none.
+- "beside many / ten": the same while a million are kept (of a FileQueue 10,000), as a ratio to ten.
 - "late": milliseconds from the time when an item is due until a consumer that waits has it, the 99th percentile, alone
   and beside so many others.
+- With `--libraries`, docket and BullMQ (its Python package) are installed there, and their lateness is measured, too.
 - With `--against`, another checkout runs the plain puts and gets in turn: what a queue pays that uses no delays.
 """
 
@@ -26,10 +29,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.benchmarks.cpu import opened
+from tests.environments import ROOT, environment, last_line
+from tests.servers import CannotRun
 
 KINDS: Final = ("AsyncQueue", "EventQueue", "TaskQueue", "FileQueue")
 GOALS: Final = {
-    "delayed / plain": 0.7, "beside delayed": 0.7, "late": 50.0, "late beside": 50.0, "plain / before": 0.98,
+    "delayed / plain": 0.7, "beside ten": 0.7, "beside many / ten": 0.9, "late": 50.0, "late beside": 50.0, "plain / before": 0.98,
 }  # fmt: skip
 """The least ratios, and the most milliseconds."""
 
@@ -73,8 +78,11 @@ async def measure(kind: str, url: str, count: int, kept: int) -> dict[str, float
         figures = {"delayed / plain": statistics.median(delayed / plain for delayed, plain in pairs)}
         figures["late"] = await lateness(queue, make, count // 10, 2.0)
         plain = await rate(queue, item, count)
+        await queue.put_many([item] * 10, delay=DAY)
+        few = await rate(queue, item, count)
+        figures["beside ten"] = few / plain
         await queue.put_many((item for _ in range(kept)), delay=DAY)
-        figures["beside delayed"] = await rate(queue, item, count) / plain
+        figures["beside many / ten"] = await rate(queue, item, count) / few
         figures["late beside"] = await lateness(queue, make, count // 10, 2.0)
         await queue.delete()
     return figures
@@ -102,6 +110,26 @@ def in_a_process(root: Path, what: str, kind: str, url: str, count: int, kept: i
     return figures
 
 
+def of_libraries(place: Path, url: str, count: int, repetitions: int) -> list[dict[str, Any]]:
+    """Print how late delayed jobs of other libraries come, and return it as rows."""
+    rows = []
+    for name, package in (("docket", "pydocket"), ("BullMQ", "bullmq")):
+        try:
+            python = environment(place / f"{name.lower()}-late", (package,))
+            command = (str(python), "-m", "tests.benchmarks.others.late", name.lower(), url, str(count))
+            found = [
+                json.loads(subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=300).stdout)
+                for _ in range(repetitions)
+            ]
+        except (CannotRun, subprocess.SubprocessError) as error:
+            print(f"{name:12}left out: {last_line(error)}", flush=True)
+            continue
+        late, version = statistics.median(one["late"] for one in found), found[0]["version"]
+        print(f"{name:12}{'late':18}{late:9.3f} ms at the 99th percentile ({package} {version})", flush=True)
+        rows.append({"kind": name, "what": "late", "value": late, "version": version})
+    return rows
+
+
 def shown(kind: str, what: str, value: float) -> dict[str, Any]:
     """Print a figure, and return it as a row."""
     goal, late = GOALS[what], what.startswith("late")
@@ -118,6 +146,7 @@ def main() -> None:
     parser.add_argument("--against", type=Path, metavar="DIRECTORY", help="another checkout, for what plain puts pay")
     parser.add_argument("--kind", choices=KINDS, help="this kind of queue only")
     parser.add_argument("--repetitions", type=int, metavar="N", help="3 by default")
+    parser.add_argument("--libraries", type=Path, metavar="DIRECTORY", help="where docket and BullMQ are installed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file, too")
     for hidden in ("--measure", "--url", "--items"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
@@ -149,6 +178,8 @@ def main() -> None:
                     for _ in range(2 * repetitions + 1)
                 ]
                 rows.append(shown(kind, "plain / before", statistics.median(ours / theirs for ours, theirs in both)))
+        if options.libraries:
+            rows += of_libraries(options.libraries, server.url, count // 10, repetitions)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
 
