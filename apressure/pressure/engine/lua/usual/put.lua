@@ -1,6 +1,5 @@
 -- The usual case of put.lua, with as few commands as possible: no claim or leftover, no lease but a live consumer's,
--- nothing delayed, a
--- free role, and more than enough room. In any other case it writes nothing.
+-- nothing delayed, a free role, and more than enough room. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of put.lua; nil for any other case
 local call, messages = redis.call, #ARGV - 6
 if ARGV[3] .. ARGV[4] .. ARGV[5] ~= '00' or messages > 1000 then return nil end
