@@ -132,9 +132,9 @@ class AnyQueue(Letters[T], Schedules[T], Iterating[T], Generic[T, D_any, Put]):
                 wait for room are not served first come, first served. `expires=` is refused: it keeps no time
                 beside a message.
             TaskQueue: The specification calls it Submission, and `enqueue` is another name of it.
-            FileQueue: The specification calls it New. `expires=` is refused, as on an AsyncQueue. Calls of the file
-                system that the event loop makes itself cannot be interrupted by a deadline: `threads=True` makes all of
-                them in a thread. The id is a place in line, so a delayed message has another one when it is due.
+            FileQueue: The specification calls it New. Calls of the file system that the event loop makes itself cannot
+                be interrupted by a deadline: `threads=True` makes all of them in a thread. The id is a place in line,
+                so a delayed message has another one when it is due.
         """
         if deadline is not None:
             return await within(deadline, self.name, self.put(item, timeout, delay=delay, at=at, expires=expires))
