@@ -145,6 +145,13 @@ def not_watched(queue: str, error: OSError, to_do: str, seconds: float) -> None:
         warn("not_watched", queue, text, queue, why, seconds, to_do, kind="FileQueue", error=name, seconds=seconds)
 
 
+def schedule_damaged(queue: str, schedule: str, error: ValueError) -> None:
+    """Log that the record of a schedule is damaged, of each one once in 10 minutes: it is read every few seconds."""
+    if _limit.passes("schedule_damaged", f"{queue} {schedule}", 1, _LONG_WINDOW) is not None:
+        text = "%s in the queue %r; delete it, or write it again with `every`"
+        warn("schedule_damaged", queue, text, error, queue)
+
+
 class _Bounded(Protocol):
     @property
     def name(self) -> str: ...

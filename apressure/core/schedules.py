@@ -11,6 +11,7 @@ import logging
 from abc import abstractmethod
 from typing import Final, Generic, Protocol, TypeVar
 
+from apressure import logs
 from apressure.concurrency.deadline import with_deadline
 from apressure.core.administration import Administration
 from apressure.core.errors import closed
@@ -95,7 +96,7 @@ class Schedules(Administration, Generic[T]):
             deadline: Seconds for the whole operation; see `put`.
 
         Raises:
-            QueueDoesNotExistError: The AsyncQueue does not exist.
+            QueueDoesNotExistError: The AsyncQueue does not exist, or a FileQueue with `auto_create=False`.
             MissingExtraError: cronsim is not installed: `pip install 'apressure[schedules]'`.
             TypeError, ValueError: An argument is invalid, or the queue has 1,000 schedules.
 
@@ -270,7 +271,7 @@ class Schedules(Administration, Generic[T]):
         try:
             return decode(name, record)
         except ValueError as error:
-            logger.warning("%s in the queue %r; delete it, or write it again with `every`", error, self.name)
+            logs.schedule_damaged(self.name, name, error)
             return None
 
     def _refused(self, outcome: str) -> PressureError:

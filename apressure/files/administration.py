@@ -183,6 +183,10 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
     def _schedules(self) -> FileSchedules:
         return FileSchedules(self._store, self._operation, self._putter)
 
+    async def _check_exists(self) -> None:
+        with self._operation():
+            await self._store.refresh(create=True)
+
     async def _look(self) -> _Status:
         with self._operation():
             try:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from apressure.exceptions import StorageError
+from apressure.exceptions import QueueDoesNotExistError, StorageError
 from apressure.files.putting import Putter
 from apressure.files.storage import names
 from apressure.files.storage.directory import Directory
@@ -57,7 +57,12 @@ class FileSchedules(Steps):
 
     async def read(self) -> tuple[int, dict[str, bytes]]:
         with self.operation():
-            await self.store.refresh()
+            try:
+                await self.store.refresh()
+            except QueueDoesNotExistError:
+                if not self.store.auto_create:
+                    raise
+                return int(self.store.time() * 1000), {}  # the first put, or `every`, makes it
             records = await self._worker.in_thread(_read, self._directory)
             now = int(self.store.time() * 1000)
         return now, {name: record.encode() for name, record in sorted(records.by_name.items())}

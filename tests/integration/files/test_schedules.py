@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from apressure import FileQueue, QueueEmptyError, StorageError
+from apressure import FileQueue, QueueDoesNotExistError, QueueEmptyError, StorageError
 from apressure.files import schedules
 from apressure.files.storage import names
 from apressure.files.storage.directory import Directory
@@ -126,6 +126,18 @@ async def test_a_damaged_file_is_a_clear_error_and_stays(make: Make, content: by
     assert await queue.get() == b"1"
     (queue.path / names.SCHEDULES).unlink()
     await queue.every("tick", 3600, b"1")
+
+
+async def test_a_schedule_makes_the_directory_as_a_put_does(make: Make) -> None:
+    queue, strict = make(), make("strict", auto_create=False)
+    assert await queue.drive_schedules() == 5  # a service may be there first
+    assert await queue.schedules() == []
+    assert not await queue.exists()
+    assert (await queue.every("tick", 60, b"1")).name == "tick"
+    assert await queue.exists()
+    for operation in (strict.every("tick", 60, b"1"), strict.schedules(), strict.drive_schedules()):
+        with pytest.raises(QueueDoesNotExistError):
+            await operation
 
 
 async def test_statistics_do_not_suffer_from_a_damaged_file(make: Make) -> None:

@@ -542,6 +542,21 @@ async def test_queues_that_cannot_be_watched_are_one_warning_of_each_cause(
     ]
 
 
+@provokes("schedule_damaged")
+async def test_a_damaged_schedule_is_one_warning_however_often_it_is_read(tmp_path: Path, said: Said) -> None:
+    async with FileQueue(tmp_path / "jobs") as queue:
+        await queue.every("good", 60, b"1")
+        await queue.every("bad", 60, b"1")
+        _, records = await queue._schedules.read()
+        assert await queue._schedules.write("bad", records["bad"], b"{}")
+        for _ in range(3):
+            await queue.drive_schedules()
+            assert [schedule.name for schedule in await queue.schedules()] == ["good"]
+    (told,) = said("schedule_damaged")
+    assert told.queue == "jobs"  # type: ignore[attr-defined]
+    assert told.getMessage().startswith("the record of the schedule 'bad' is damaged")
+
+
 def test_a_storm_is_bounded_and_says_so(said: Said, caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     logs._limit = logs.Limit(lambda: now)
