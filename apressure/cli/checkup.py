@@ -15,7 +15,8 @@ from typing import Any, Final
 from apressure import recovery
 from apressure.cli.asking import look
 from apressure.cli.figures import consumers_of
-from apressure.exceptions import PermissionDeniedError, ScriptingRefusedError, ServerError, ServerTooOldError
+from apressure.core.schedules import UNAVAILABLE
+from apressure.exceptions import ServerError
 from apressure.queue_addresses import QueueAddress
 
 _LATE: Final = 60.0
@@ -61,8 +62,8 @@ async def _late_schedules(address: QueueAddress, queue: Any) -> Iterable[recover
     """Return a note on each schedule that is late by more than a minute: nothing drives it."""
     try:
         schedules = await queue.schedules()
-    except (ServerTooOldError, ScriptingRefusedError, PermissionDeniedError):
-        return ()  # there are none on such a server, or they are not for this user
+    except UNAVAILABLE:
+        return ()
     how = f"Serve the queue, or run `apressure schedules run-forever {shlex.quote(str(address))}`."
     now = time.time()
     late = (one for one in schedules if one.next is not None and not one.paused and one.next < now - _LATE)

@@ -33,11 +33,6 @@ class Due(NamedTuple):
         return self.milliseconds if self.absolute else int(now) + self.milliseconds
 
     @property
-    def later(self) -> bool:
-        """Whether it is due later than at once."""
-        return self.absolute or self.milliseconds > 0
-
-    @property
     def encoded(self) -> bytes:
         """The argument of a script: milliseconds after now, or `@` and milliseconds since 1970.
 

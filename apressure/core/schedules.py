@@ -38,6 +38,8 @@ LOOK: Final = 5.0
 """Seconds after which a driver looks again: then it knows a schedule that others have changed."""
 AGAIN: Final = 1.0
 """Seconds after which a driver tries again to put an item that the queue has refused."""
+UNAVAILABLE: Final = (ServerTooOldError, ScriptingRefusedError, PermissionDeniedError)
+"""What says that there are no schedules on this server, or that they are not for this client."""
 MOST: Final = 1000
 """The most schedules of a queue."""
 
@@ -261,7 +263,7 @@ class Schedules(Administration, Generic[T]):
         """Return how many schedules there are; 0 where they cannot be seen."""
         try:
             return await self._schedules.count()
-        except (ServerTooOldError, ScriptingRefusedError, PermissionDeniedError):
+        except UNAVAILABLE:
             return 0
 
     async def _check_exists(self) -> None:

@@ -80,7 +80,7 @@ class Putter(Steps):
             if due is not None and due.expires is not None:
                 for reservation in reserved:
                     reservation.expires = self.store.now + due.expires * 1000
-            if due is not None and due.later:
+            if due is not None and due.milliseconds:
                 when = due.at(math.ceil(self.store.time() * 1000))
                 for reservation in reserved:
                     reservation.name = names.delayed_name(reservation.key, when)

@@ -10,13 +10,11 @@ from typing import Any, Final
 
 from apressure.concurrency import background
 from apressure.concurrency.backoff import Backoff
-from apressure.exceptions import PermissionDeniedError, PressureError, ScriptingRefusedError, ServerTooOldError
+from apressure.core.schedules import UNAVAILABLE
+from apressure.exceptions import PressureError
 from apressure.protocols import Scheduled
 
 logger = logging.getLogger("apressure")
-
-_NOT_HERE: Final = (ServerTooOldError, ScriptingRefusedError, PermissionDeniedError)
-"""What says that this service has no schedules to drive: it handles items, and others drive them."""
 
 _PAUSES: Final = Backoff(1.0, 60.0)
 """The pauses after a failure."""
@@ -52,7 +50,8 @@ async def drive(queue: Scheduled, for_ever: bool = False) -> None:
             if not error.temporary:
                 if for_ever:
                     raise
-                level = logging.DEBUG if isinstance(error, _NOT_HERE) else logging.WARNING
+                # Where there are none to drive, this service handles items, and others drive them.
+                level = logging.DEBUG if isinstance(error, UNAVAILABLE) else logging.WARNING
                 logger.log(level, "the schedules of %r are not driven here: %s", queue, error)
                 return
             pause = _PAUSES.pause(failures)

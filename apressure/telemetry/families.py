@@ -190,8 +190,8 @@ FAMILIES: Final = tuple(
         family.name: family
         for family in (
             UP, SAMPLED, EXISTS, *COUNTS.values(), BOUND, PRODUCERS, CONSUMERS, HOLDER, HELD_SINCE, SCHEDULE_NEXT,
-            SCHEDULE_LAST, SCHEDULE_PUTS, *TOTALS.values(),
-            OLDEST, DRAIN, *LOCAL.values(), BLOCKED, *HANDLED.values(), DURATION,
+            SCHEDULE_LAST, SCHEDULE_PUTS, *TOTALS.values(), OLDEST, DRAIN, *LOCAL.values(),
+            BLOCKED, *HANDLED.values(), DURATION,
         )
     }.values()
 )  # fmt: skip

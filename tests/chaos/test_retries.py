@@ -11,7 +11,7 @@ import random
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -159,6 +159,23 @@ async def restart(server: EmbeddedServer, troubles: list[Trouble], rng: random.R
         troubles.append((begun, time.time()))
 
 
+async def survive_restarts(
+    server: EmbeddedServer, rng: random.Random, survives: Callable[..., Coroutine[Any, Any, Row]]
+) -> dict[str, Row]:
+    """Restart a server while queues of each kind on it survive trouble of their own.
+
+    `survives` gets the kind, random numbers, the troubles of the server so far, and the task that restarts it.
+    """
+    troubles: list[Trouble] = []
+    async with no_complaints(), asyncio.TaskGroup() as group:
+        restarting = group.create_task(restart(server, troubles, rng))
+        tasks = {
+            of: group.create_task(survives(of, random.Random(rng.random()), troubles, restarting))
+            for of in ("queue", "events", "tasks")
+        }
+    return {of: task.result() for of, task in tasks.items()}
+
+
 def check(rows: dict[str, Row], recorder: Recorder, software: str) -> None:
     for kind, row in rows.items():
         recorder.add(f"killed consumer: retries, {kind}", software, row)
@@ -171,16 +188,11 @@ async def test_retries_outlive_services_and_their_server(
 ) -> None:
     """The server writes everything to its append-only file before it answers."""
     server = make_server(kind, directory=tmp_path / "server", config={"appendfsync": "always"})
-    troubles: list[Trouble] = []
-    async with no_complaints(), asyncio.TaskGroup() as group:
-        restarting = group.create_task(restart(server, troubles, rng))
-        tasks = {
-            of: group.create_task(
-                Retried(of, server.url, tmp_path, troubles, restarting).survives(random.Random(rng.random()))
-            )
-            for of in ("queue", "events", "tasks")
-        }
-    check({of: task.result() for of, task in tasks.items()}, recorder, server.software)
+
+    async def survives(of: str, own: random.Random, troubles: list[Trouble], restarting: asyncio.Task[None]) -> Row:
+        return await Retried(of, server.url, tmp_path, troubles, restarting).survives(own)
+
+    check(await survive_restarts(server, rng, survives), recorder, server.software)
 
 
 async def test_retries_of_a_directory_outlive_services(tmp_path: Path, rng: random.Random, recorder: Recorder) -> None:

@@ -16,7 +16,7 @@ from apressure.testing.contract import drained
 from tests.chaos.retry_workers import open_queue
 from tests.chaos.support import PATIENCE, Recorder, Row, no_complaints, often
 from tests.chaos.test_kill import kill_in_turn, nursery
-from tests.chaos.test_retries import RESTARTS, Trouble, restart
+from tests.chaos.test_retries import RESTARTS, Trouble, survive_restarts
 from tests.servers import SERVERS
 
 NAMES = [f"every second {number}" for number in range(20)]
@@ -83,14 +83,11 @@ async def test_schedules_outlive_drivers_and_their_server(
 ) -> None:
     """The server writes everything to its append-only file before it answers."""
     server = make_server(kind, directory=tmp_path / "server", config={"appendfsync": "always"})
-    troubles: list[Trouble] = []
-    async with no_complaints(), asyncio.TaskGroup() as group:
-        restarting = group.create_task(restart(server, troubles, rng))
-        tasks = {
-            of: group.create_task(survives(of, server.url, tmp_path, random.Random(rng.random()), restarting))
-            for of in ("queue", "events", "tasks")
-        }
-    check({of: task.result() for of, task in tasks.items()}, recorder, server.software)
+
+    async def survive(of: str, own: random.Random, _: list[Trouble], restarting: asyncio.Task[None]) -> Row:
+        return await survives(of, server.url, tmp_path, own, restarting)
+
+    check(await survive_restarts(server, rng, survive), recorder, server.software)
 
 
 async def test_schedules_of_a_directory_outlive_drivers(tmp_path: Path, rng: random.Random, recorder: Recorder) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from apressure.connection.sender import Sender, script
@@ -56,18 +56,17 @@ class ServerSchedules:
 
     async def read(self) -> tuple[int, dict[str, bytes]]:
         now, flat = await self._run("read", [])
-        names = (name.decode(errors="surrogateescape") for name in flat[::2])
-        return now, dict(sorted(zip(names, flat[1::2], strict=True)))
+        return now, records_of(flat)
 
     async def count(self) -> int:
         return await self._run("count", [])  # type: ignore[no-any-return]
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
-        return bool(await self._run("write", [_encoded(name), was or b"", becomes or b""]))
+        return bool(await self._run("write", [encoded(name), was or b"", becomes or b""]))
 
     async def put(self, name: str, was: bytes, becomes: bytes, message: bytes) -> str:
         series = Series(self._script, self._sender.keys.for_script)
-        arguments = [*self._arguments(series.next(), message), _encoded(name), was, becomes]
+        arguments = [*self._arguments(series.next(), message), encoded(name), was, becomes]
         answer = await self._ask(series.call(self._name, lambda: self._key), arguments, _is_put)
         return answer[0].decode()  # type: ignore[no-any-return]
 
@@ -83,7 +82,14 @@ class ServerSchedules:
         return await ask(self._sender.connection, send, self._sender.settle_timeout)
 
 
-def _encoded(name: str) -> bytes:
+def records_of(flat: Sequence[bytes]) -> dict[str, bytes]:
+    """Return the records by name, in order, of names and records that a server tells one after the other."""
+    names = (name.decode(errors="surrogateescape") for name in flat[::2])
+    return dict(sorted(zip(names, flat[1::2], strict=True)))
+
+
+def encoded(name: str) -> bytes:
+    """Return a schedule's name as the server has it."""
     return name.encode(errors="surrogateescape")
 
 

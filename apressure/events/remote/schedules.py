@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from apressure.connection.schedules import encoded, records_of
+
 if TYPE_CHECKING:
     from apressure.events.remote.commands import Commands
 
@@ -22,17 +24,16 @@ class RemoteSchedules:
 
     async def read(self) -> tuple[int, dict[str, bytes]]:
         (now, *flat), _ = await self._commands.ask("QSCHEDULES", ours=True)
-        names = (name.decode(errors="surrogateescape") for name in flat[::2])
-        return now, dict(zip(names, flat[1::2], strict=True))
+        return now, records_of(flat)
 
     async def count(self) -> int:
         count, _ = await self._commands.ask("QSCHEDULES", b"COUNT", ours=True)
         return int(count)
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
-        done, _ = await self._commands.change("QSCHEDULE", name.encode(), was or b"", becomes or b"")
+        done, _ = await self._commands.change("QSCHEDULE", encoded(name), was or b"", becomes or b"")
         return bool(done)
 
     async def put(self, name: str, was: bytes, becomes: bytes, message: bytes) -> str:
-        outcome, _ = await self._commands.change("QSCHEDULE", name.encode(), was, becomes, message)
+        outcome, _ = await self._commands.change("QSCHEDULE", encoded(name), was, becomes, message)
         return outcome.decode()  # type: ignore[no-any-return]

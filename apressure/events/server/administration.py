@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Final
 
+from apressure.connection.schedules import encoded
 from apressure.core.occasions import checked_name
 from apressure.events.engine.steps import MAX_EVENTS
 from apressure.events.server.arguments import chunks, claims_of, due_time, errors_of, number, quoted, seconds
@@ -144,12 +145,7 @@ async def schedules(queue: ServedQueue, *options: bytes) -> Reply:
             raise ErrorReply(f"ERR syntax error: QSCHEDULES has the option COUNT, not {quoted(options[0])}")
         return await store.count()
     now, records = await store.read()
-    return [
-        now,
-        *itertools.chain.from_iterable(
-            (name.encode(errors="surrogateescape"), record) for name, record in records.items()
-        ),
-    ]
+    return [now, *itertools.chain.from_iterable((encoded(name), record) for name, record in records.items())]
 
 
 async def schedule(queue: ServedQueue, given: bytes, was: bytes, becomes: bytes, *contents: bytes) -> Reply:

@@ -117,7 +117,8 @@ class Writing(Place):
                     contents.write(reservation.fd, reservation.data)
                     if reservation.expires:
                         inode = os.fstat(reservation.fd).st_ino
-                        reasons.expire(self._fd, id_of(reservation.key), inode, reservation.expires, self.fsync)
+                        expiring = reasons.Reason(expires=reservation.expires)
+                        reasons.put(self._fd, id_of(reservation.key), inode, expiring, self.fsync)
                     written += 1
         except StorageError as refused:
             error = refused

@@ -1,7 +1,7 @@
 """Why messages failed, and when they expire: a small file beside each such message, which other clients ignore.
 
 A file that is missing, damaged or not a file means that nothing is known. Each names the inode of its message, so it
-says nothing of a later message of that id. Only `expire` raises anything: why a message failed is for people, and no
+says nothing of a later message of that id. Only `put` raises anything: why a message failed is for people, and no
 operation depends on it.
 """
 
@@ -48,40 +48,38 @@ class Reason(NamedTuple):
         return b"%d %d %d %d%b %b" % (inode, self.attempt, self.attempts, self.when, end, self.error)
 
 
-def write(directory: int, message_id: str, inode: int, reason: Reason) -> bool:
-    """Keep a reason in place of an earlier one. False if the file system refuses.
+def put(directory: int, message_id: str, inode: int, reason: Reason, fsync: bool = False) -> None:
+    """Keep what is known of a message in place of what was.
 
     Args:
         directory: The descriptor of the directory that the message is in.
         message_id: The message.
         inode: The inode of the message's file.
         reason: What is known of it.
-    """
-    try:
-        forget(directory, message_id)
-        # Never through a link, or into another file: in a shared directory, another user may have made it.
-        with opened(REASON + message_id, CREATE, directory) as fd:
-            os.write(fd, reason.encode(inode))
-    except OSError:
-        return False
-    return True
-
-
-def expire(directory: int, message_id: str, inode: int, expires: int, fsync: bool) -> None:
-    """Keep when a message expires, before others can see it. For the arguments see `write`.
+        fsync: Bring it to the disk.
 
     Raises:
         OSError: The file system refuses.
     """
     forget(directory, message_id)
+    # Never through a link, or into another file: in a shared directory, another user may have made it.
     with opened(REASON + message_id, CREATE, directory) as fd:
-        os.write(fd, Reason(expires=expires).encode(inode))
+        os.write(fd, reason.encode(inode))
         if fsync:
             os.fsync(fd)
 
 
+def write(directory: int, message_id: str, inode: int, reason: Reason) -> bool:
+    """Do the same. False if the file system refuses."""
+    try:
+        put(directory, message_id, inode, reason)
+    except OSError:
+        return False
+    return True
+
+
 def read(directory: int, message_id: str, inode: int) -> Reason:
-    """Return what is known of a message, which may be nothing. For the arguments see `write`."""
+    """Return what is known of a message, which may be nothing. For the arguments see `put`."""
     data = b""
     with contextlib.suppress(OSError), opened(REASON + message_id, READ, directory) as fd:
         if stat.S_ISREG(os.fstat(fd).st_mode):
