@@ -106,7 +106,7 @@ def test_the_room_can_be_imported_without_pyspark() -> None:
     processes.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-@pytest.mark.timeout(400)  # it starts a Java of its own
+@pytest.mark.timeout(900)  # it starts a Java of its own
 def test_spark_finds_the_source_by_itself(ground: Ground, tmp_path: Path) -> None:
     ground.create()
     ground.plain.lpush(ground.steps().keys.queue.messages, *map(str, range(7)))
@@ -145,7 +145,7 @@ def test_queries_that_start_together_do_not_change_the_shared_map(ground: Ground
     assert {"SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_LOCAL_DIRS", "SPARK_PYTHON_RUNTIME"} <= before
 
 
-@pytest.mark.timeout(400)  # several queries, one after the other
+@pytest.mark.timeout(900)  # several queries, one after the other
 async def test_the_code_in_the_docs_runs_as_it_is(ground: Ground, tmp_path: Path) -> None:
     ground.create("billed")
     ground.create("orders")
