@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, Self, Typ
 from apressure import logs
 from apressure.concurrency import background
 from apressure.concurrency.lifetime import IteratingTask
-from apressure.concurrency.settle import wait_shielded
+from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.core.delivery import LeasedDelivery
 from apressure.core.leases.in_hand import ClaimHand
 from apressure.core.prefetch import Chunk
@@ -176,15 +176,15 @@ class QueueConsumer(ABC, Generic[T, D]):
         finally:
             # The caller has to see the body's own exception.
             with contextlib.suppress(*(() if kind is None else (PressureError,))):
-                await self.end()
+                await self.end(hurry=kind is not None and issubclass(kind, asyncio.CancelledError))
         if kind is None and self._delete and finished:
             with contextlib.suppress(QueueDoesNotExistError):  # another consumer was first
                 await self._delete_drained()
 
-    async def end(self) -> None:
+    async def end(self, hurry: bool = False) -> None:
         """Give back everything in hand, and deregister.
 
-        Cancelled, that goes on, for up to `settle_timeout` seconds; then the cancellation is raised.
+        Cancelled, or in a hurry, this waits for that for up to `settle_timeout` seconds.
         """
         state, self._task = self._state, None
         self.hand.end()
@@ -197,12 +197,8 @@ class QueueConsumer(ABC, Generic[T, D]):
             self._registration.cancel()
         self._log("role_released")
         work = background.start(self._give_back(), "giving back what a consumer has in hand")
-        try:
-            await asyncio.wait((work,))
-        except asyncio.CancelledError:
-            await wait_shielded(work, self._settle_timeout)
-            raise
-        if (error := work.result()) is not None:
+        patience = self._settle_timeout
+        if await wait_for_answer(work, patience if hurry else None, patience) and (error := work.result()) is not None:
             raise error
 
     def _log(self, event: str) -> None:

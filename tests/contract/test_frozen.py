@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from apressure.embedded import EmbeddedServer
 from apressure.testing.contract import FrozenContract, Opener
 from apressure.testing.contract.frozen import Frozen
+from apressure.testing.contract.steps import fails, in_time
 from apressure.testing.contract.verbs import LOOKS
 from tests.chaos.support import no_complaints
 from tests.contract.matrix import KINDS, SERVERLESS, Maker
@@ -22,6 +24,8 @@ from tests.servers import frozen
 
 OPTIONS: dict[str, dict[str, Any]] = {"FileQueue": {"threads": True}, "MemoryQueue": {}}
 """Of the object that meets a frozen server. All others give up nothing for long."""
+IMPATIENT = {**ENDLESS, "settle_timeout": 0.2}
+"""Of an object that does so once it is cancelled."""
 
 
 class Bench:
@@ -34,9 +38,9 @@ class Bench:
         self._stack = stack
         self._first: Any = None
 
-    async def open(self) -> Any:
+    async def open(self, options: Mapping[str, Any] = ENDLESS) -> Any:
         if self._first is None:
-            self._first = await self._stack.enter_async_context(self._make(**OPTIONS.get(self.kind, ENDLESS)))
+            self._first = await self._stack.enter_async_context(self._make(**OPTIONS.get(self.kind, options)))
             return self._first
         direct = {} if self._server is None else {"url": self._server.url}
         return await self._stack.enter_async_context(self._make(**direct))
@@ -83,3 +87,25 @@ class TestFrozen(FrozenContract):
     @pytest.fixture
     def frozen(self, bench: Bench) -> Frozen:
         return bench.frozen
+
+
+@pytest.mark.parametrize("bench", [kind for kind in KINDS if kind not in SERVERLESS], indirect=True)
+async def test_a_cancelled_consumer_ends_while_the_server_is_frozen(bench: Bench) -> None:
+    """It waits for `settle_timeout`, and not for as long as retries would go on. What it has in hand comes again."""
+    queue, owner = await bench.open(IMPATIENT), await bench.open()
+    await owner.create()
+    await owner.put_many([b"0", b"1", b"2"])
+    handling = asyncio.Event()
+
+    async def handle() -> None:
+        async with queue.consumer(lease=2.0) as consumer:
+            async for _ in consumer:
+                handling.set()
+                await asyncio.Event().wait()
+
+    work = asyncio.create_task(handle())
+    await in_time(handling.wait())
+    with bench.frozen():
+        work.cancel()
+        await fails(asyncio.CancelledError, work)
+    assert sorted([await in_time(owner.get()) for _ in range(3)]) == [b"0", b"1", b"2"]

@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import apressure
-from tests.simulation import test_dead_letters, test_delays, test_leases, test_members, test_pipe, test_puts
+from tests.simulation import (
+    test_dead_letters,
+    test_delays,
+    test_expiry,
+    test_leases,
+    test_members,
+    test_pipe,
+    test_puts,
+    test_schedules,
+)
 from tests.simulation.world import Work, run
 
 TESTS: Final[dict[str, tuple[Work, int]]] = {
@@ -25,6 +34,8 @@ TESTS: Final[dict[str, tuple[Work, int]]] = {
     "test_puts": (test_puts.replies_lost, 3),
     "test_by_steps": (test_puts.by_steps, 2),
     "test_delays": (test_delays.at_its_time, 5),
+    "test_schedules": (test_schedules.driven, 3),
+    "test_expiry": (test_expiry.perishing, 4),
     "test_dead_letters": (test_dead_letters.given_up, 3),
     "test_leases": (test_leases.taken_over, 4),
     "test_deletion": (test_members.deleted, 2),

@@ -42,6 +42,11 @@ class Ledger:
         """The messages whose acknowledgement was confirmed."""
         return set(self._acked)
 
+    @property
+    def handed_out_to_somebody(self) -> set[bytes]:
+        """The messages that a consumer has had."""
+        return set(self._attempts)
+
     def begin_again(self, messages: Iterable[bytes]) -> None:
         """They are put anew, and their attempts begin at 1."""
         for message in messages:

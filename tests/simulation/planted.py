@@ -210,5 +210,61 @@ FAULTS: Final = (
         "",
         "lost: |QueueStatistics.* delayed=[1-9]",
     ),
+    Fault(
+        "two services put the same occasion",
+        "connection/schedules/__init__.py",
+        "elseif kept ~= was then answer = {'changed'} end",
+        "end",
+        "messages were put, and the schedules count",
+    ),
+    Fault(
+        "an occasion is forgotten by a service that pauses the schedule at the same time",
+        "connection/schedules/lua/write.lua",
+        "if kept ~= ARGV[2] then return kept == ARGV[3] and 1 or 0 end",
+        "if kept == '' and ARGV[2] ~= '' then return 0 end",
+        "messages were put, and the schedules count",
+    ),
+    Fault(
+        "an occasion is noted, and not put",
+        "connection/schedules/__init__.py",
+        "if %s then\n",
+        "if %s or true then\n",
+        "messages were put, and the schedules count",
+    ),
+    Fault(
+        "an occasion is put before its time",
+        "core/occasions.py",
+        "if self.paused or due is None or due > now:",
+        "if self.paused or due is None or due > now + 40:",
+        "an occasion of",
+    ),
+    Fault(
+        "of the occasions that were missed, one is put instead of all",
+        "core/occasions.py",
+        "return Look(True, self.put(now).after(due))",
+        "return Look(True, self.put(now).after(now))",
+        "of all occasions, one was not put",
+    ),
+    Fault(
+        "an event is handed out that has expired",
+        "events/engine/lua/pop.lua",
+        "elseif ends[i] and has_expired(ends[i], found[i]) then",
+        "elseif false then",
+        "handed out after they had expired",
+    ),
+    Fault(
+        "an event expires before its time",
+        "events/engine/lua/prelude.lua",
+        "return natural(at) and natural(at) <= now() and",
+        "return natural(at) and natural(at) <= now() + 40 and",
+        "expired before their time",
+    ),
+    Fault(
+        "an event that has expired is no dead letter",
+        "events/engine/lua/pop.lua",
+        "  call('LPUSH', DEAD, letter_of(unpack(dead[i])))\n",
+        "",
+        "are gone",
+    ),
 )
-"""Repeats, leases, tokens, permits, ends, members, dead letters, marks, order, delays: each in a place of its own."""
+"""Repeats, leases, tokens, permits, ends, members, dead letters, marks, order, delays, schedules, expiry: one each."""

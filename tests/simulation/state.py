@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from apressure.events.engine.keys import EventKeys
 from apressure.exceptions import ROLES
 from apressure.pressure.engine.keys import Keys
 
@@ -32,16 +34,29 @@ class State:
         self.wrong = ""
         self._database = database
         self._clock = clock
-        self._watched: list[_Watched] = []
+        self._watched: list[_Watched | _Timetable | _Events] = []
 
-    def watch(self, *names: str, by_steps: bool = False) -> None:
-        """Look at these queues. `by_steps`: some of their clients work step by step, so less is certain in between."""
-        self._watched += [_Watched(self._database, self._clock, Keys("__pressure__", name), by_steps) for name in names]
+    def watch(self, *names: str, by_steps: bool = False, scheduled: bool = False) -> None:
+        """Look at these queues.
+
+        Args:
+            names: Their names.
+            by_steps: Some of their clients work step by step, so less is certain in between.
+            scheduled: Only their schedules put messages.
+        """
+        for keys in (Keys("__pressure__", name) for name in names):
+            self._watched.append(_Watched(self._database, self._clock, keys, by_steps))
+            if scheduled:
+                self._watched.append(_Timetable(self._database, self._clock, keys))
+
+    def watch_events(self, name: str) -> None:
+        """Look at a queue of events."""
+        self._watched.append(_Events(self._database, self._clock, EventKeys(name)))
 
     def taken_over(self) -> None:
         """Another server has taken over, which may not know of the latest messages."""
         for watched in self._watched:
-            watched.later = {}
+            watched.forget()
 
     def look(self) -> None:
         """A command has been executed."""
@@ -68,6 +83,10 @@ class _Watched:
         self._tokens = [
             (role, keys.free(role), keys.claim(role), keys.lease(role), keys.messages_count(role)) for role in ROLES
         ]
+
+    def forget(self) -> None:
+        """What was here before is gone."""
+        self.later = {}
 
     def complaint(self) -> str:
         """Return what is wrong, if anything."""
@@ -155,3 +174,90 @@ class _Watched:
 
     def _number(self, key: bytes) -> int:
         return int(self._value(key) or 0)
+
+
+class _Timetable:
+    """The schedules of a queue that has no other messages."""
+
+    def __init__(self, database: Any, clock: Callable[[], float], keys: Keys) -> None:
+        self._database = database
+        self._clock = clock
+        self._keys = keys
+        self._records: dict[bytes, dict[str, Any]] = {}
+        self._now = 0.0
+        """The latest that the clock has shown: who has looked before it was set back is not early."""
+
+    def forget(self) -> None:
+        """What was here before is gone."""
+        self._records = {}
+
+    def complaint(self) -> str:
+        """Return what is wrong, if anything: each occasion that is counted is a message that was put, and is not early."""
+        self._now = max(self._now, 1000 * self._clock())
+        found = self._database.get(self._keys.schedules)
+        if found is None:
+            return ""  # none yet, or the queue was deleted
+        before, self._records = self._records, {name: json.loads(text) for name, text in found.value.items()}
+        produced = self._database.get(self._keys.messages_count("producer"))
+        put, counted = int(produced.value if produced else 0), sum(one["count"] for one in self._records.values())
+        if put != counted:
+            return f"{put} messages were put, and the schedules count {counted}"
+        return next(filter(None, (self._step(before.get(name), one) for name, one in self._records.items())), "")
+
+    def _step(self, before: dict[str, Any] | None, after: dict[str, Any]) -> str:
+        """Return what is wrong with a change of a record."""
+        if before is None or before["next"] == after["next"] or before["paused"] or after["paused"]:
+            return ""
+        if after["count"] == before["count"] + 1 and before["next"] > self._now + 1:
+            return f"an occasion of {before['next']} was put at {self._now:.0f}"
+        if before["missed"] == after["missed"] == "all" and before["when"] == after["when"]:
+            step = round(1000 * after["when"])
+            if after["next"] - before["next"] != step or after["count"] != before["count"] + 1:
+                return f"of all occasions, one was not put: {before} became {after}"
+        return ""
+
+
+class _Events:
+    """A queue of events, none of which is taken without a lease."""
+
+    def __init__(self, database: Any, clock: Callable[[], float], keys: EventKeys) -> None:
+        self._database = database
+        self._clock = clock
+        self._keys = keys
+        self._of_ours = {key.rpartition(b":")[2]: key for key in keys.ours}
+        self.forget()
+
+    def forget(self) -> None:
+        """What was here before is gone."""
+        self._there: set[bytes] = set()
+        self._claimed: set[bytes] = set()
+        self._expires: dict[bytes, int] = {}
+        self._letters = 0
+
+    def complaint(self) -> str:
+        """Return what is wrong, if anything."""
+        if self._database.get(self._keys.bound) is None:
+            return ""  # it was not created yet, or was deleted
+        waiting, claimed = (list(self._value(key, ())) for key in (self._keys.unclaimed, self._keys.claimed))
+        items, later = set(self._value(self._keys.items, ())), set(self._value(self._of_ours[b"later"], ()))
+        delayed = set(dict(getattr(self._value(self._keys.delayed, None), "items", dict)()))
+        expires = self._value(self._of_ours[b"expires"], {})
+        now, letters = int(1000 * self._clock() + 0.001), len(self._value(self._of_ours[b"dead"], ()))
+        before, there = (self._there, self._claimed, self._expires, self._letters), items | later
+        self._there, self._claimed, self._letters = there, set(claimed), letters
+        self._expires = {id_: int(text.partition(b":")[0]) for id_, text in expires.items()}
+        if sorted(items) != sorted([*waiting, *claimed]) or later != delayed or items & later:
+            return f"events {sorted(items)}, {waiting} wait, {claimed} are claimed, {sorted(delayed)} are delayed"
+        gone = before[0] - there - before[1]
+        late = [id_ for id_ in self._claimed - before[1] if self._expires.get(id_, now + 1) <= now]
+        early = [id_ for id_ in gone if before[2].get(id_, 0) > now]
+        return (
+            (f"{late} were handed out after they had expired" if late else "")
+            or (f"{early} expired before their time" if early else "")
+            or (f"{sorted(gone)} are gone" if letters < before[3] + len(gone) else "")
+            or (f"{self._expires.keys() - there} are gone, and still expire" if self._expires.keys() - there else "")
+        )
+
+    def _value(self, key: bytes, otherwise: Any) -> Any:
+        found = self._database.get(key)
+        return otherwise if found is None else found.value

@@ -267,7 +267,7 @@ def test_it_starts_again_when_a_file_changes(app: App, orders: sync.Queue[Any]) 
 def test_a_signal_while_the_module_is_imported_ends_it(
     app: App, orders: sync.Queue[Any], arguments: tuple[str, ...], signum: signal.Signals
 ) -> None:
-    (app.place / "app.py").write_text(APP + "note('importing')\ntime.sleep(1)\n")
+    (app.place / "app.py").write_text(APP + "note('importing')\ntime.sleep(30)\n")
     orders.put(b"one")
     with app.started("app:bill", "orders", *arguments) as process:
         app.wait(lambda: len(app.notes()) == (2 if arguments else 1))
