@@ -192,7 +192,7 @@ class _Timetable:
         self._records = {}
 
     def complaint(self) -> str:
-        """Return what is wrong, if anything: each occasion that is counted is a message that was put, and is not early."""
+        """Return what is wrong: each occasion that is counted is a message that was put, and none is early."""
         self._now = max(self._now, 1000 * self._clock())
         found = self._database.get(self._keys.schedules)
         if found is None:
