@@ -50,9 +50,11 @@ values: list[st.SearchStrategy[Any]] = [
     mostly(None, {"1": "2:apart"}, {"1": "apart"}, {"x": "1:apart", "nan": "x:", "2": ""}),
     mostly(None, ["1:x"], ["x", "1:", ":", "-1:x", "inf:x"]),
     mostly(None, "1:another", ["x"]),  # paused
-    rarely(dict.fromkeys(("a:1:0:0:due", "a:1:1:2:bb", "x"), 1.0).items(), {"a:1:0:0:later": FAR}.items(), "x"),
+    rarely(dict.fromkeys(("a:1:0:0:due", "a:1:1:2:bb", "x"), 1.0).items(), "x")
+    | mostly(None, {"a:1:0:0:later": FAR, "a:1:0:1:later": FAR + 1}.items()),
     rarely("1000000000", "x", ["x"]),  # popped
-    *[rarely(["1"], "x")] * 2,  # sooner, room
+    rarely(["1"], "x"),  # sooner
+    mostly(["1"], None, "x"),  # room
     st.sampled_from([None, "1:1", "6:2"]) | mostly("6:1", "7:3", "7:0", "8:1", ":", "x"),
 ]
 states = st.tuples(*values)

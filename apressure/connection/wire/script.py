@@ -8,10 +8,13 @@ import operator
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from apressure.connection.wire.channel import Channel, ConnectionLost
 from apressure.connection.wire.command import Argument, Head
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 # The last argument is a tag that comes back with the answer, so that a reply to another request is recognized. A number
 # comes back in one string with the tag, which is faster for the server than a list.
@@ -42,16 +45,16 @@ class Script:
     """
 
     def __init__(self, package: str, name: str, prelude: str | None = None, before: str = "", after: str = "") -> None:
-        from importlib import resources  # here, since `import apressure` reads no script
-
-        folder = resources.files(package) / "lua"
+        folder = scripts_of(package)
         self.name = name
         shared = prelude_of(prelude or package)
         step = (folder / f"{name}.lua").read_text()
         usual = folder / "usual" / f"{name}.lua"
         parts = [_HEAD, before]
         if not before and usual.is_file():
-            parts.append(f"local function usual()\n{usual.read_text()}end\nanswer = usual()\n")
+            text = usual.read_text()
+            later = (scripts_of("apressure.connection") / "usual" / "later.lua").read_text()
+            parts.append(f"local function usual()\n{used(later, text)}{text}end\nanswer = usual()\n")
         parts.append(f"local function step()\n{used(shared, step)}{step}end\n")
         parts.append(f"if answer == nil then\nanswer = step()\n{after}end\n{_TAIL}")
         self.source = "".join(parts).encode()
@@ -160,18 +163,23 @@ class Request:
     refusals: int = 0
 
 
+def scripts_of(package: str) -> Traversable:
+    """Return the folder with the scripts of a package."""
+    from importlib import resources  # here, since `import apressure` reads no script
+
+    return resources.files(package) / "lua"
+
+
 def prelude_of(package: str) -> str:
     """Return what the scripts of a package share.
 
     That is what all rooms share, then `lua/prelude.lua`, or the files in `lua/prelude/` by their names.
     """
-    from importlib import resources
-
     by_name = operator.attrgetter("name")
-    folder = resources.files(package) / "lua"
+    folder = scripts_of(package)
     one = folder / "prelude.lua"
     own = [one] if one.is_file() else sorted((folder / "prelude").iterdir(), key=by_name)
-    shared = sorted((resources.files("apressure.connection") / "lua").iterdir(), key=by_name)
+    shared = sorted((part for part in scripts_of("apressure.connection").iterdir() if part.is_file()), key=by_name)
     return "".join(part.read_text() for part in (*shared, *own))
 
 

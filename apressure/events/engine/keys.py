@@ -40,9 +40,7 @@ class EventKeys:
         closed: Ours: the list that is not empty when the queue is closed.
         turns: Ours: the list with a token for the next client that waits for events.
         room: Ours: the list with a token for the next client that waits for room.
-        end: Ours: the list with a token for the client that watches the queue, when it was closed or deleted.
         paused: Ours: the string that exists while the queue is paused.
-        resumed: Ours: the list with a token when a pause has ended.
         delayed: Ours: the sorted set of the ids of delayed events, by when they are due.
 
     Raises:
@@ -68,7 +66,7 @@ class EventKeys:
         self.ours = tuple(b"apressure:" + base + b":" + word.encode() for word in _OURS)
         self.unclaimed, self.claimed, self.items, _ = self.okq
         self.bound, self.closed, self.turns, self.room = (self.ours[place] for place in (0, 1, 5, 7))
-        self.end, self.paused, self.resumed = self.ours[10:13]
+        self.paused = self.ours[11]
         self.delayed = self.ours[14]
 
     def lock(self, event_id: bytes) -> bytes:
@@ -78,6 +76,16 @@ class EventKeys:
     def operation(self, series: str) -> bytes:
         """Ours: the record of the last step of a series; it has a time to live."""
         return b"apressure:" + self.unclaimed + b":op:" + series.encode()
+
+    @property
+    def end(self) -> bytes:
+        """Ours: the list with a token for the client that watches the queue, when it was closed or deleted."""
+        return self.ours[10]
+
+    @property
+    def resumed(self) -> bytes:
+        """Ours: the list with a token when a pause has ended."""
+        return self.ours[12]
 
     @property
     def schedules(self) -> bytes:

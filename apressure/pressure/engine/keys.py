@@ -45,14 +45,8 @@ class Keys:
         not_full: The list that holds a token while there is room.
         closed: The list that is not empty when the queue is closed.
         ours: The keys of ours: leases, claims and what is in flight.
-        inflight: Ours: the list of the latest messages that were received and are not acknowledged yet.
-        apart: Ours: the hash of those among them that later ones have overtaken, or that had been delivered before.
-        redelivered: Ours: the list that says how often messages that came back have been delivered.
         paused: Ours: the string that pauses the queue; it says since when, and which client did that.
         delayed: Ours: the sorted set of the messages that wait for their time, by that time.
-        popped: Ours: the string that counts what leaves the line while a message is in it that was delayed before.
-        sooner: Ours: the list that wakes clients which wait for messages, when one is due earlier. It expires.
-        room: Ours: the list that wakes clients which wait for a place that a delayed message takes. It expires.
 
     Raises:
         TypeError: The name is not a string.
@@ -76,8 +70,7 @@ class Keys:
         self.statistics = self.specified[6:10]
         self.not_full, self.closed = self.specified[10:]
         self.ours = tuple(map(self._of_ours, _OURS))
-        self.inflight, self.apart, self.redelivered, self.paused = self.ours[6:10]
-        self.delayed, self.popped, self.sooner, self.room = self.ours[10:]
+        self.paused, self.delayed = self.ours[9:11]
 
     def holder(self, role: str) -> bytes:
         """The string that names the role's holder, or its last one."""
@@ -111,6 +104,31 @@ class Keys:
     def claim_until(self, role: str) -> bytes:
         """Ours: the string that says when a claim counts as abandoned."""
         return self.ours[4 if role == "producer" else 5]
+
+    @property
+    def inflight(self) -> bytes:
+        """Ours: the list of the latest messages that were received and are not acknowledged yet."""
+        return self.ours[6]
+
+    @property
+    def apart(self) -> bytes:
+        """Ours: the hash of those among them that later ones have overtaken, or that had been delivered before."""
+        return self.ours[7]
+
+    @property
+    def redelivered(self) -> bytes:
+        """Ours: the list that says how often messages that came back have been delivered."""
+        return self.ours[8]
+
+    @property
+    def sooner(self) -> bytes:
+        """Ours: the list that wakes clients which wait for messages, when one is due earlier. It expires."""
+        return self.ours[12]
+
+    @property
+    def room(self) -> bytes:
+        """Ours: the list that wakes clients which wait for a place that a delayed message takes. It expires."""
+        return self.ours[13]
 
     @property
     def types(self) -> dict[bytes, str]:

@@ -28,6 +28,7 @@ from tests.integration.conftest import Opener, blocked, blocking, eventually, fa
 from tests.integration.deaths import each_trouble
 
 KEYS = Keys("__pressure__", "jobs")
+POPPED = KEYS.ours[11]
 
 
 async def taken(queue: AsyncQueue[Any], most: int = 100) -> list[tuple[bytes, int]]:
@@ -195,8 +196,8 @@ async def test_a_key_that_another_program_overwrote_is_a_clear_error_and_loses_n
     await put_off(queue, 0.01)
     await asyncio.sleep(0.05)
     await queue.put(b"5")
-    db.rpush(KEYS.popped + b"x", "")
-    db.rename(KEYS.popped + b"x", KEYS.popped)
+    db.rpush(POPPED + b"x", "")
+    db.rename(POPPED + b"x", POPPED)
     assert sorted(message for message, _ in await taken(queue)) == [b"3", b"4", b"5"]
 
 

@@ -1,5 +1,5 @@
--- The usual case of pop.lua for one event with a lease, with as few commands as possible: an open queue without a pause,
--- no counted attempts, nothing delayed, nothing that expires, nobody who waits for room or in line, no claim that has
+-- The usual case of pop.lua for one event with a lease, with as few commands as possible: an open queue without a pause, no
+-- attempts before and no time when it expires, nothing due, nobody who waits for room or in line, no claim that has
 -- expired, and no claims to look for. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of pop.lua; nil for any other case
 if ARGV[2] == '1' or ARGV[3] ~= '1' or ARGV[4] == '0' then return nil end
@@ -12,7 +12,11 @@ local id = call('LRANGE', UNCLAIMED, -1, -1)[1]
 if not id then return nil end
 local lock = UNCLAIMED .. ':lock:' .. id
 local waits = ARGV[6] == '' and CLOSED or WATCH
-if call('EXISTS', lock, CLOSED, PAUSED, ATTEMPTS, ROOM, PUTTERS, DELAYED, LATER, EXPIRES, waits) > 0 then return nil end
+if call('EXISTS', lock, CLOSED, PAUSED, ATTEMPTS, ROOM, PUTTERS, DELAYED, LATER, EXPIRES, waits) > 0 then
+  if call('EXISTS', lock, CLOSED, PAUSED, ROOM, PUTTERS, waits) > 0 then return nil end
+  if call('HEXISTS', ATTEMPTS, id) + call('HEXISTS', EXPIRES, id) + call('HEXISTS', LATER, id) > 0 then return nil end
+  if call('EXISTS', DELAYED) == 1 and not not_due(DELAYED, 1000) then return nil end
+end
 local last, bound = call('GET', OP), call('GET', BOUND)
 if last then
   last = string.match(last, '^(%d+):')

@@ -1,12 +1,18 @@
--- The usual case of push.lua for one event, with as few commands as possible: an open queue with room, no counted
--- attempts, nothing delayed or that expires, nobody who waits for room, and a new id. In any other case it writes nothing.
+-- The usual case of push.lua for one event, with as few commands as possible: an open queue with room, nothing due, nobody
+-- who waits for room, and a new id, of which nothing is known. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of push.lua; nil for any other case
 if #ARGV ~= 7 or ARGV[2] == '1' or ARGV[4] ~= '0' then return nil end
 local call = redis.call
 local UNCLAIMED, ITEMS, BOUND, CLOSED, ATTEMPTS, OP = KEYS[1], KEYS[3], KEYS[5], KEYS[6], KEYS[8], KEYS[23]
 local ROOM, PUTTERS, DELAYED, LATER, EXPIRES, id = KEYS[12], KEYS[13], KEYS[19], KEYS[20], KEYS[21], ARGV[6]
 
-if call('EXISTS', CLOSED, ATTEMPTS, ROOM, PUTTERS, DELAYED, LATER, EXPIRES) > 0 then return nil end
+local later = 0
+if call('EXISTS', CLOSED, ATTEMPTS, ROOM, PUTTERS, DELAYED, LATER, EXPIRES) > 0 then
+  if call('EXISTS', CLOSED, ROOM, PUTTERS) > 0 then return nil end
+  if call('HEXISTS', ATTEMPTS, id) + call('HEXISTS', EXPIRES, id) + call('HEXISTS', LATER, id) > 0 then return nil end
+  later = call('EXISTS', DELAYED) == 0 and 0 or not_due(DELAYED, 1000)
+  if not later then return nil end
+end
 local last, bound = call('GET', OP), call('GET', BOUND)
 if last then
   last = string.match(last, '^(%d+):')
@@ -14,7 +20,7 @@ if last then
 end
 if bound and (#bound > 13 or not string.find(bound, '^%d+$')) or not bound and ARGV[5] == '1' then return nil end
 local length = call('LLEN', UNCLAIMED)
-if bound and bound ~= '0' and length >= tonumber(bound) then return nil end
+if bound and bound ~= '0' and length + later >= tonumber(bound) then return nil end
 -- The other keys must be of their types.
 call('LLEN', KEYS[2])
 call('ZCARD', KEYS[7])

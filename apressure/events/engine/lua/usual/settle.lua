@@ -1,6 +1,6 @@
--- The usual case of settle.lua for one acknowledgement, with as few commands as possible: an open queue, no counted
--- attempts, nothing delayed, nobody who waits for room, a claim with this token, no claim that has expired, and no claims to look for. In
--- any other case it writes nothing.
+-- The usual case of settle.lua for one acknowledgement, with as few commands as possible: an open queue, no attempts
+-- before and no time when it expires, nothing due, nobody who waits for room, a claim with this token, no claim that has
+-- expired, and no claims to look for. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of settle.lua; nil for any other case
 if #ARGV ~= 6 or ARGV[2] == '1' or ARGV[3] ~= 'ack' then return nil end
 local call = redis.call
@@ -8,7 +8,11 @@ local UNCLAIMED, CLAIMED, ITEMS, BOUND, CLOSED, EXPIRY = KEYS[1], KEYS[2], KEYS[
 local ATTEMPTS, ROOM, PUTTERS, SCAN, OP, id = KEYS[8], KEYS[12], KEYS[13], KEYS[14], KEYS[23], ARGV[5]
 local DELAYED, LATER, EXPIRES = KEYS[19], KEYS[20], KEYS[21]
 
-if call('EXISTS', CLOSED, ATTEMPTS, ROOM, PUTTERS, DELAYED, LATER, EXPIRES) > 0 then return nil end
+if call('EXISTS', CLOSED, ATTEMPTS, ROOM, PUTTERS, DELAYED, LATER, EXPIRES) > 0 then
+  if call('EXISTS', CLOSED, ROOM, PUTTERS) > 0 then return nil end
+  if call('HEXISTS', ATTEMPTS, id) + call('HEXISTS', EXPIRES, id) + call('HEXISTS', LATER, id) > 0 then return nil end
+  if call('EXISTS', DELAYED) == 1 and not not_due(DELAYED, 1000) then return nil end
+end
 local last, bound = call('GET', OP), call('GET', BOUND)
 if last then
   last = string.match(last, '^(%d+):')

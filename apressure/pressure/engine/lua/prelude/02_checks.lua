@@ -14,6 +14,11 @@ local function delayed()
   return call('EXISTS', DELAYED) == 1 and call('ZCARD', DELAYED) or 0
 end
 
+-- When the first delayed message is due, in milliseconds; nil where there is none.
+local function first_due()
+  return delayed() > 0 and tonumber(call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')[2]) or nil
+end
+
 -- Check what a step needs before it writes: the bound is a number, the lists are lists (otherwise LLEN raises an
 -- error), and the role's statistics are numbers.
 -- Returns: the bound, nil, length of the queue, permits in :not_full |
@@ -27,7 +32,7 @@ local function check(role)
   local _
   _, wrong = integer(KEYS[MESSAGES + 2 * role], '0')
   if not wrong then _, wrong = integer(KEYS[BYTES + 2 * role], '0') end
-  if not wrong and role ~= PRODUCER and delayed() > 0 then  -- any step may have to put what is due
+  if not wrong and role ~= PRODUCER and (first_due() or math.huge) <= now() then  -- any step puts what is due
     _, wrong = integer(KEYS[MESSAGES + 2 * PRODUCER], '0')
     if not wrong then _, wrong = integer(KEYS[BYTES + 2 * PRODUCER], '0') end
   end

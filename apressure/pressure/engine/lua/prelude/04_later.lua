@@ -13,7 +13,7 @@ end
 
 -- Milliseconds after which the first delayed message is due, 0 if it is overdue; -1 where there is none.
 local function next_due()
-  local first = delayed() > 0 and tonumber(call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')[2])
+  local first = first_due()
   return first and math.max(0, math.min(1e13, math.ceil(first - now()))) or -1
 end
 

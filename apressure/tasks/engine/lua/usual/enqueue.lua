@@ -1,9 +1,9 @@
 -- The usual case of enqueue.lua for one task that is not scheduled, with as few commands as possible: an open queue with
--- room, and nothing scheduled. In any other case it writes nothing.
+-- room, and no scheduled task that is due. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of enqueue.lua; nil for any other case
 if #ARGV ~= 6 or ARGV[2] == '1' or ARGV[6] ~= '' then return nil end
 local call = redis.call
-local PENDING, OP, id = KEYS[2], KEYS[14], ARGV[4]
+local PENDING, SCHEDULED, OP, id = KEYS[2], KEYS[3], KEYS[14], ARGV[4]
 local values = call('MGET', OP, KEYS[11], KEYS[12])
 local last, bound = values[1], values[2]
 if values[3] then return nil end
@@ -11,13 +11,14 @@ if last then
   last = string.match(last, '^(%d+):')
   if not last or #last > 13 or tonumber(last) >= tonumber(ARGV[1]) then return nil end
 end
+local later = call('EXISTS', SCHEDULED) == 0 and 0 or not_due(SCHEDULED, 1)
+if not later then return nil end
 if bound then
   if #bound > 13 or not string.find(bound, '^%d+$') then return nil end
-  if tonumber(bound) > 0 and call('LLEN', PENDING) >= tonumber(bound) then return nil end
+  if tonumber(bound) > 0 and call('LLEN', PENDING) + later >= tonumber(bound) then return nil end
 elseif ARGV[3] == '1' then
   return nil
 end
-if call('EXISTS', KEYS[3]) == 1 then return nil end
 
 local time = call('TIME')
 local stamp = time[1] .. '.' .. string.sub('000000' .. time[2], -6)
