@@ -64,8 +64,7 @@ class Waiter:
         spare: bool = False,
     ) -> None:
         self._node = node
-        self._claims = source != destination
-        end = b"LEFT" if self._claims else b"RIGHT"
+        end = b"RIGHT" if source == destination else b"LEFT"
         self._command: list[bytes | str | int] = [b"BLMOVE", source, destination or b"", b"RIGHT", end, seconds]
         if destination is None:
             self._command = [b"BRPOP", source, seconds]
@@ -84,6 +83,11 @@ class Waiter:
         """Counts wake-ups. A step that was sent at an older generation may have missed one: try again."""
         self.claimed = False
         """A token came and has not been used yet."""
+
+    @property
+    def _claims(self) -> bool:
+        """Whether what comes is this client's: a peek moves the element onto itself."""
+        return self._command[1] != self._command[2]
 
     @property
     def idle(self) -> bool:

@@ -136,7 +136,7 @@ class Operations:
         read = Push.read_delayed if delayed else Push.read
         first = read(arguments)
         queue = self.queues[name]
-        lane = queue.delays if delayed else queue.pushes[front]
+        lane = queue.lanes.delays if delayed else queue.lanes.pushes[front]
         if first.noblock:
             return in_task(self._push_noblock(queue, lane, first))
         if len(first.events) > 1:
@@ -199,7 +199,7 @@ class Operations:
             pops.append(pop)
             wanted = together
         queue = self.queues[name]
-        job = queue.pops.pop(wanted, first.want)
+        job = queue.lanes.pops.pop(wanted, first.want)
         return Answer(job, functools.partial(self._popped, session, queue, pops), len(pops))
 
     def _popped(
@@ -253,7 +253,7 @@ class Operations:
                 break
             counts.append(len(further))
             claims += further
-        return Answer(queue.settling.settle(claims, how), functools.partial(_acked, counts), len(counts))
+        return Answer(queue.lanes.settling.settle(claims, how), functools.partial(_acked, counts), len(counts))
 
     # Consumers.
 
@@ -369,7 +369,7 @@ def _acked(counts: Sequence[int], job: Outcome[bytes]) -> Replies:
 
 
 def _shown(queue: ServedQueue, pop: Pop, found: Found) -> Reply:
-    dead = queue.pops.take_dead() if pop.tell and pop.most is not None else 0
+    dead = queue.lanes.pops.take_dead() if pop.tell and pop.most is not None else 0
     if isinstance(found, Wait):
         if pop.tell:
             return f"{found.reason}{' created' if found.created else ''}{f' {dead}' if dead else ''}"

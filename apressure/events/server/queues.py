@@ -8,7 +8,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once
@@ -32,6 +32,27 @@ _DELAYED: Final = 3  # beside whether it was created (1) and closed (1): whether
 _FRESH: Final = 1.0  # seconds for which the bound of a queue is taken as known
 
 
+class Lanes(NamedTuple):
+    """Put what many clients want into few steps.
+
+    Attributes:
+        pushes: For pushes, at the back and at the front.
+        delays: For events that are pushed for later.
+        pops: For pops.
+        settling: For acknowledgements.
+    """
+
+    pushes: tuple[PushLane, PushLane]
+    delays: DelayLane
+    pops: PopLane
+    settling: SettleLane
+
+    @property
+    def are_idle(self) -> bool:
+        """Whether nothing is under way."""
+        return all(lane.is_idle for lane in (*self.pushes, self.delays, self.pops, self.settling))
+
+
 class ServedQueue:
     """One queue.
 
@@ -41,10 +62,7 @@ class ServedQueue:
 
     Attributes:
         steps: Its steps.
-        pushes: The lanes for pushes, at the back and at the front.
-        delays: The lane for events that are pushed for later.
-        pops: The lane for pops.
-        settling: The lane for acknowledgements.
+        lanes: Carry out the commands of all clients.
         consumers: The ids of the clients that are registered for it here.
         listeners: How many clients listen to it: the registered ones, and those that wait in QRPOP.
         notified: What is completed with this queue at the next event: the waits of clients in QNOTIFY.
@@ -57,11 +75,11 @@ class ServedQueue:
 
     def __init__(self, client: Client, name: str) -> None:
         self.steps = EventSteps(client, name)
-        self.pushes = (PushLane(self.steps, False), PushLane(self.steps, True))
-        self.pops = PopLane(self.steps)
-        self.settling = SettleLane(self.steps)
         self.expiry = Expiry(self.steps)
-        self.delays = DelayLane(self.steps, self.expiry)
+        self.lanes = Lanes(
+            (PushLane(self.steps, False), PushLane(self.steps, True)), DelayLane(self.steps, self.expiry),
+            PopLane(self.steps), SettleLane(self.steps),
+        )  # fmt: skip
         self.consumers: set[bytes] = set()
         self.listeners = 0
         self.mender = Mender(self.steps)
@@ -74,9 +92,7 @@ class ServedQueue:
     @property
     def is_idle(self) -> bool:
         """Whether nobody uses it, no claim of it may expire, nothing is due here, and it needs no mending."""
-        return not (self.listeners or self.expiry.is_due or self.mender.suspicious) and all(
-            lane.is_idle for lane in (*self.pushes, self.delays, self.pops, self.settling)
-        )
+        return not (self.listeners or self.expiry.is_due or self.mender.suspicious) and self.lanes.are_idle
 
     # Consumers.
 
@@ -156,7 +172,7 @@ class ServedQueue:
 
         Cancelled, nothing was taken, or it goes back.
         """
-        outcome = self.pops.pop(most, want)
+        outcome = self.lanes.pops.pop(most, want)
         try:
             found = await outcome
         except asyncio.CancelledError:
@@ -265,7 +281,7 @@ class Queues:
         """Look for expired claims and for room no more: the server stops."""
         for queue in self._queues.values():
             queue.expiry.close()
-            for lane in queue.pushes:
+            for lane in queue.lanes.pushes:
                 lane.leave()
 
     def attach(self, queue: ServedQueue) -> None:
