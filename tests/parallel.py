@@ -16,17 +16,21 @@ MOST_WORKERS = 16  # more processes would only wait for the longest files
 
 LONGEST_FIRST = (
     "tests/spark/",
+    "tests/contract/",
     "tests/chaos/",
     "tests/integration/cli/test_cli.py",
     "tests/integration/test_demo.py",
     "tests/integration/interoperability/",
     "tests/integration/servers/",
     "tests/integration/shared/",
+    "tests/property/",
     "tests/integration/",
 )
 OWN_JAVA = tuple(f"tests/spark/test_{name}.py" for name in ("kills", "pipeline", "connect", "local_cluster"))
 """These start Spark in processes of their own. All other files of tests/spark share a session, but the largest one."""
 OWN_SESSION = "tests/spark/test_reading.py"
+BY_CLASS = ("tests/contract/",)
+"""The classes in these files take long, and share nothing."""
 
 
 def workers(cores: int) -> int:
@@ -35,10 +39,12 @@ def workers(cores: int) -> int:
 
 
 def unit_of(nodeid: str) -> str:
-    """Return what one worker runs as a whole: a file, all files that share a Spark session, or a test with its own."""
-    file = nodeid.partition("::")[0]
+    """Return what one worker runs as a whole: a file, a class, all files that share a Spark session, or one test."""
+    file, _, test = nodeid.partition("::")
     if file in OWN_JAVA:
         return nodeid
+    if file.startswith(BY_CLASS) and test.startswith("Test"):
+        return f"{file}::{test.partition('::')[0]}"
     return "tests/spark/" if file.startswith("tests/spark/") and file != OWN_SESSION else file
 
 

@@ -32,6 +32,12 @@ def test_the_files_that_share_a_spark_session_are_one_unit_and_begin_first() -> 
     ]
 
 
+def test_the_classes_of_the_contract_are_units() -> None:
+    file = "tests/contract/test_contract.py"
+    assert unit_of(f"{file}::TestA::test_a[a::b]") == unit_of(f"{file}::TestA::test_b") == f"{file}::TestA"
+    assert unit_of("tests/contract/test_pipe.py::test_a[c::d]") == "tests/contract/test_pipe.py"
+
+
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_a_test_that_could_not_run_is_listed_and_fails_the_run_that_requires_all(
     tmp_path: Path, processes: str
