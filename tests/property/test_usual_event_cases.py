@@ -57,7 +57,7 @@ ARGUMENTS: dict[str, st.SearchStrategy[list[Any]]] = {
         st.sampled_from(["", "x"]),
     ).map(list) | st.just([7, 0, 0, 0, 0, "new", "x", "newer", "y"]),
     "pop": st.tuples(
-        st.just(7), mostly(0, 1), mostly(1, 2), mostly(HOUR, 0), st.just("mine"), st.sampled_from(["", "here"]),
+        st.just(7), mostly(0, 1), mostly(1, 2), st.sampled_from([HOUR, 0]), st.just("mine"), st.sampled_from(["", "here"]),
         st.sampled_from([0, 1]), mostly(0, 1), st.sampled_from(["", 0]), mostly(0, 1),
     ).map(list),
     "settle": st.tuples(
@@ -144,7 +144,8 @@ MORE: dict[str, list[tuple[dict[str, Any], list[Any]]]] = {
              ({**USUAL, "bound": "2"}, [7, 0, 0, 1, 0, "new", "x"]),
              (USUAL, [7, 0, 0, 0, 0, "new", "x", "newer", "y"]),
              (LATER, CALLS["push"]), ({**LATER, "bound": "4"}, CALLS["push"]), (LATER, [7, 0, 0, 0, 0, "d", "x"])],
-    "pop": [({**USUAL, "bound": None}, [7, 0, 1, HOUR, "mine", "", 0, 1, "", 0]), (LATER, CALLS["pop"])],
+    "pop": [({**USUAL, "bound": None}, [7, 0, 1, HOUR, "mine", "", 0, 1, "", 0]), (LATER, CALLS["pop"]),
+            (USUAL, [7, 0, 1, 0, "mine", "", 0, 0, "", 0]), (LATER, [7, 0, 1, 0, "mine", "here", 0, 0, "", 0])],
     "settle": [(LATER, CALLS["settle"]),
                ({**TWO, "expiry": {"c": FAR, "b": 1}}, CALLS["settle"]),
                ({**TWO, "expiry": {"b": FAR}, "scan": ("0", 5_000)}, CALLS["settle"]),

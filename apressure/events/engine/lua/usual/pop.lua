@@ -1,8 +1,8 @@
--- The usual case of pop.lua for one event with a lease, with as few commands as possible: an open queue without a pause, no
--- attempts before and no time when it expires, nothing due, nobody who waits for room or in line, no claim that has
+-- The usual case of pop.lua for one event, with as few commands as possible: an open queue without a pause, no attempts
+-- before and no time when it expires, nothing due, nobody who waits for room or in line, no claim that has
 -- expired, and no claims to look for. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of pop.lua; nil for any other case
-if ARGV[2] == '1' or ARGV[3] ~= '1' or ARGV[4] == '0' then return nil end
+if ARGV[2] == '1' or ARGV[3] ~= '1' then return nil end
 local call = redis.call
 local UNCLAIMED, CLAIMED, ITEMS, BOUND, CLOSED, EXPIRY = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6], KEYS[7]
 local ATTEMPTS, WATCH, ROOM, PUTTERS, SCAN = KEYS[8], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
@@ -41,6 +41,11 @@ if not contents then return nil end
 
 -- The first write must be one that a server which is out of memory does not refuse.
 call('LTRIM', UNCLAIMED, 0, -2)
+if ARGV[4] == '0' then
+  call('HDEL', ITEMS, id)
+  call('ZREM', EXPIRY, id)
+  return {'events', {id}, {contents}, {1}, 0}
+end
 call('SET', lock, ARGV[5], 'PX', ARGV[4])
 call('LPUSH', CLAIMED, id)
 call('ZADD', EXPIRY, now + ARGV[4] + 0.0003, id)
