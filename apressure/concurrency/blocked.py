@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import time
 from asyncio import Future
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, Final, Literal
 
 Cause = Literal["full", "empty", "paused", "role"]
@@ -49,6 +50,9 @@ class BlockedSeconds:
 
 NOT_BLOCKED: Final = BlockedSeconds()
 
+on_block: ContextVar[Callable[[], object] | None] = ContextVar("on_block", default=None)
+"""Called when an operation of this context begins to wait."""
+
 
 class Blocked:
     """Measures the blocked time of one queue object. An operation that need not wait costs nothing."""
@@ -85,6 +89,8 @@ class Blocked:
         return BlockedSeconds(**found)
 
     def _begin(self, cause: Cause) -> None:
+        if (tell := on_block.get()) is not None:
+            tell()
         count, since = self._since.get(cause) or (0, time.monotonic())
         self._since[cause] = (count + 1, since)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from apressure import logs
 from apressure.concurrency.backoff import Backoff, pause_until
+from apressure.concurrency.blocked import on_block
 from apressure.exceptions import DurabilityError, PressureError, QueueDoesNotExistError
 from apressure.protocols import Consumer, Delays, Delivery, DeliverySource, NotesErrors, Tally
 from apressure.service.options import Options
@@ -118,6 +119,8 @@ class Dispatcher(ABC):
         from anyio import CancelScope  # here, since it loads anyio's backend
 
         queue, drained = self._arguments.queue, False
+        if self._arguments.member is not None:
+            self._arguments.member.look()
         async with contextlib.AsyncExitStack() as stack:
             try:
                 with CancelScope() as self._scope:
@@ -167,9 +170,10 @@ class Dispatcher(ABC):
 
     async def _next(self, consumer: Consumer[Delivery[Any]]) -> Delivery[Any] | None:
         """Return the next delivery; None where the queue is closed and empty. A handler may still give some back."""
+        member = self._arguments.member
         while True:
             try:
-                delivery = await anext(consumer)
+                delivery = await (anext(consumer) if member is None else self._next_of(member, consumer))
             except StopAsyncIteration:
                 return None
             except DurabilityError as error:  # the messages have been received; the next call returns one
@@ -179,6 +183,14 @@ class Dispatcher(ABC):
             if self._arguments.observe is not None and delivery.redelivered:
                 self.outcomes["redelivered"] += 1
             return delivery
+
+    async def _next_of(self, member: Member, consumer: Consumer[Delivery[Any]]) -> Delivery[Any]:
+        """Return the next delivery. If there is none yet, the other services learn that they need not wait for it."""
+        before = on_block.set(member.idle)
+        try:
+            return await anext(consumer)
+        finally:
+            on_block.reset(before)
 
     def _warn(self, error: PressureError) -> None:
         extra = {"event": "serve_continues", "queue": self._arguments.queue.name, "error": type(error).__name__}

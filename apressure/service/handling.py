@@ -54,11 +54,15 @@ class Handling(Dispatcher):
         """Hand messages to workers, until the queue is drained and no worker can give a message back."""
         tasks, arguments = self.tasks, self._arguments
         counted = False  # the pace has counted the next handler
+        # Where services share their places, the pool gives them out, and one message more waits for that.
+        most = arguments.concurrency + (arguments.member is not None)
         try:
             while True:
-                while self._places_taken() >= arguments.concurrency:
+                while self._places_taken() >= most:
                     await tasks.change()
                 if arguments.pace is not None and not counted and self._begins_with_the_next():
+                    if arguments.member is not None:
+                        arguments.member.idle()
                     await arguments.pace.turn()
                     counted = True
                 all_settled = not self._open

@@ -1,18 +1,22 @@
 """Handlers that several queues share: which queue gets the next place.
 
 Each queue has its own service, which receives a message and then asks for a place. So an urgent message waits for at
-most one handler, and no place is held by a queue that has nothing.
+most one handler, and no place is held by a queue that has nothing. When a place is free, and the next message of an
+earlier queue is on its way, the later ones wait until it is here, or the queue has told that it has none.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from apressure.concurrency import background
 
 T = TypeVar("T")
+
+LOOK: Final = 0.05
+"""Seconds for which others wait at most while a queue is asked for its next message: its server may be slow."""
 
 
 class Member:
@@ -28,6 +32,7 @@ class Member:
         waiting: Completes when it gets a place; None while it does not want one.
         since: Since when it wants one, by the event loop's clock.
         taken: Returns how many places it has.
+        looking_until: While its next message may be on its way, until when the others wait for that.
     """
 
     def __init__(self, pool: Pool, weight: float | None) -> None:
@@ -36,6 +41,7 @@ class Member:
         self.waiting: asyncio.Future[None] | None = None
         self.since = 0.0
         self.taken: Callable[[], int] = int
+        self.looking_until = 0.0
         self._pool = pool
 
     async def turn(self) -> None:
@@ -52,15 +58,30 @@ class Member:
         """Note that it may have fewer places than before."""
         self._pool.changed()
 
+    def look(self) -> None:
+        """Note that its queue is about to be asked for a message."""
+        self.looking_until = asyncio.get_running_loop().time() + LOOK
+
+    def idle(self) -> None:
+        """Note that its queue has none at the moment."""
+        if self.looking_until:
+            self.looking_until = 0.0
+            self._pool.changed()
+
     def leave(self) -> None:
         """Give back its places: no handler runs any more. What was received, and had no handler yet, counts no more."""
-        self.taken = int
+        self.taken, self.looking_until = int, 0.0
         self._pool.changed()
+
+    @property
+    def wants(self) -> bool:
+        """Whether it has a message that waits for a place."""
+        return self.waiting is not None and not self.waiting.done()
 
     @property
     def held(self) -> int:
         """How many places it has. What waits for its turn has none yet."""
-        return self.taken() - (self.waiting is not None and not self.waiting.done())
+        return self.taken() - self.wants
 
 
 class Pool:
@@ -77,23 +98,51 @@ class Pool:
         self.members = [Member(self, None if weights is None else weights[number]) for number in range(count)]
         self._places = places
         self._ageing = ageing
+        self._in_order = weights is None
+        self._timer: asyncio.TimerHandle | None = None
 
     def changed(self) -> None:
         """Give out the places that are free."""
-        wanting = [one for one in self.members if one.waiting is not None and not one.waiting.done()]
+        wanting = [one for one in self.members if one.wants]
         free = self._places - sum(one.held for one in self.members) if wanting else 0
         while wanting and free > 0:
-            chosen = self._choose(wanting)
+            first = self._first_in_order(wanting) if self._in_order else None
+            if self._waits_for_another(first):
+                return
+            chosen = first or self._next_by_weight(wanting)
             wanting.remove(chosen)
             free -= 1
             assert chosen.waiting is not None
             chosen.waiting.set_result(None)
+            chosen.look()
 
-    def _choose(self, wanting: Sequence[Member]) -> Member:
-        if wanting[0].weight is None:
-            oldest = min(wanting, key=lambda one: one.since)
-            waited = asyncio.get_running_loop().time() - oldest.since
-            return oldest if self._ageing is not None and waited >= self._ageing else wanting[0]
+    def _first_in_order(self, wanting: Sequence[Member]) -> Member:
+        oldest = min(wanting, key=lambda one: one.since)
+        return oldest if self._is_old(oldest) else wanting[0]
+
+    def _is_old(self, member: Member) -> bool:
+        """Whether its message has waited for so long that it goes first."""
+        return self._ageing is not None and asyncio.get_running_loop().time() - member.since >= self._ageing
+
+    def _waits_for_another(self, first: Member | None) -> bool:
+        """Whether the next message of another member could come first, and is on its way: then this looks again.
+
+        Args:
+            first: The first member of those that have a message; None where weights decide.
+        """
+        before = self.members if first is None else self.members[: self.members.index(first)]
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        until = [one.looking_until for one in before if not one.wants and one.looking_until > now]
+        if not until or (first is not None and self._is_old(first)):
+            return False
+        self._timer = loop.call_at(min(until), self.changed)
+        return True
+
+    def _next_by_weight(self, wanting: Sequence[Member]) -> Member:
         # Smooth weighted round robin: 6, 3 and 1 take turns as a a b a a b a a b c, and not as six in a row.
         for one in wanting:
             one.credit += one.weight or 0.0

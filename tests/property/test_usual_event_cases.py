@@ -57,8 +57,8 @@ ARGUMENTS: dict[str, st.SearchStrategy[list[Any]]] = {
         st.sampled_from(["", "x"]),
     ).map(list) | st.just([7, 0, 0, 0, 0, "new", "x", "newer", "y"]),
     "pop": st.tuples(
-        st.just(7), mostly(0, 1), mostly(1, 2), st.sampled_from([HOUR, 0]), st.just("mine"), st.sampled_from(["", "here"]),
-        st.sampled_from([0, 1]), mostly(0, 1), st.sampled_from(["", 0]), mostly(0, 1),
+        st.just(7), mostly(0, 1), mostly(1, 2), st.sampled_from([HOUR, 0]), st.just("mine"),
+        st.sampled_from(["", "here"]), st.sampled_from([0, 1]), mostly(0, 1), st.sampled_from(["", 0]), mostly(0, 1),
     ).map(list),
     "settle": st.tuples(
         st.just(7), mostly(0, 1), mostly("ack", "nack", "unseen", "fail"), st.sampled_from([0, 1]),

@@ -39,6 +39,8 @@ class Shared:
 
     async def ends(self, number: int) -> None:
         self.held[number] -= 1
+        if number not in self.waiting:
+            self.pool.members[number].idle()
         self.pool.changed()
         await asyncio.sleep(0)
 
@@ -106,6 +108,8 @@ async def test_no_more_than_there_are_places_and_none_is_lost_by_a_cancellation(
     shared = Shared(2, 3)
     for number in (0, 1, 2):
         await shared.wants(number)
+    shared.pool.members[0].idle()
+    await asyncio.sleep(0)
     assert shared.got() == [0, 1]
     shared.waiting[2].cancel()
     await asyncio.sleep(0)
@@ -116,6 +120,29 @@ async def test_no_more_than_there_are_places_and_none_is_lost_by_a_cancellation(
     await shared.ends(1)
     assert shared.got() == [0]
     assert [member.held for member in shared.pool.members] == [2, 0, 0]
+
+
+async def test_a_place_is_kept_for_the_next_message_of_an_earlier_queue() -> None:
+    shared = Shared(2, 3)
+    for number in (0, 1, 2):
+        await shared.wants(number)
+    assert shared.got() == [0], "its next message may come first"
+    await shared.wants(0)
+    assert shared.got() == [0]
+    await shared.ends(0)
+    assert shared.got() == [1], "it has told that there is none"
+    await shared.ends(1)
+    await asyncio.sleep(0)
+    assert shared.got() == [2]
+
+
+async def test_a_queue_that_says_nothing_does_not_keep_the_others_waiting() -> None:
+    shared = Shared(2, 2)
+    for number in (0, 1):
+        await shared.wants(number)
+    assert shared.got() == [0]
+    async with asyncio.timeout(30):
+        await shared.waiting[1]
 
 
 async def test_services_end_together_when_one_fails() -> None:

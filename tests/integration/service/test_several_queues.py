@@ -52,6 +52,53 @@ async def test_an_urgent_message_waits_for_one_handler_at_most(queues: list[Asyn
     assert order.index(b"urgent") == 20
 
 
+KINDS = [AsyncQueue, EventQueue, TaskQueue, FileQueue]
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+async def test_all_that_is_urgent_comes_before_all_that_is_not(
+    url: str, tmp_path: Path, kind: Any, concurrency: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handler takes its time, and the next urgent message is not here yet when a place is free."""
+    monkeypatch.setattr("apressure.service.pool.LOOK", 60.0)
+    order: list[str] = []
+
+    async def handle(item: Any) -> None:
+        order.append(item if isinstance(item, str) else item.decode())
+        await asyncio.sleep(0.005)
+
+    async with AsyncExitStack() as stack:
+        made = []
+        for name in ("urgent", "bulk"):
+            queue = FileQueue(tmp_path / name) if kind is FileQueue else kind(name, url=url)
+            made.append(await stack.enter_async_context(queue))
+            await queue.create()
+            await queue.put_many([name if kind is TaskQueue else name.encode()] * 12)
+            await queue.close()
+        await in_time(serve(handle, made, concurrency=concurrency, signals=()))
+    assert order == ["urgent"] * 12 + ["bulk"] * 12
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_weights_are_the_proportions(
+    queues: list[AsyncQueue[bytes]], concurrency: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apressure.service.pool.LOOK", 60.0)
+    order: list[bytes] = []
+    for queue in queues[:2]:
+        await queue.put_many([queue.name.encode()] * 60)
+    await closed(*queues)
+
+    async def handle(item: bytes) -> None:
+        order.append(item)
+        await asyncio.sleep(0.002)
+
+    await in_time(serve(handle, queues[:2], weights=(5, 1), concurrency=concurrency, signals=()))
+    for begin in range(2, 56, 6):
+        assert 4 <= order[begin : begin + 6].count(b"urgent") <= 6, order
+
+
 async def eventually_received(queue: AsyncQueue[bytes]) -> None:
     """Wait until the service has the only message of a queue, and has asked for a place for it."""
     while await queue.qsize():
