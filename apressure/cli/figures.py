@@ -76,8 +76,8 @@ def _data(value: Any) -> Any:
 def queue_line(found: Found) -> str:
     """Return one line for scripts: address, length, bound and state, separated by tabs."""
     address, statistics = found
-    bound = statistics.bound
-    return f"{printable(str(address))}\t{statistics.length}\t{bound}\t{_state_text(statistics)}"
+    state = _state_text(statistics) + (f", {statistics.delayed} delayed" if statistics.delayed else "")
+    return f"{printable(str(address))}\t{statistics.length}\t{statistics.bound}\t{state}"
 
 
 def lines(found: Found, groups: Iterable[GroupBatches] = ()) -> list[str]:
@@ -144,6 +144,7 @@ def queues_table(queues: Iterable[Found]) -> RenderableType:
     table.add_column("Items", justify="right")
     table.add_column("Bound", justify="right")
     table.add_column("In flight", justify="right")
+    table.add_column("Delayed", justify="right")
     table.add_column("State")
     table.add_column("Producer")
     table.add_column("Consumer")
@@ -155,6 +156,7 @@ def queues_table(queues: Iterable[Found]) -> RenderableType:
             Text(f"{statistics.length:,}", style="red" if bound and statistics.length >= bound else ""),
             Text(f"{bound:,}" if bound else "none", style="" if bound else "dim"),
             Text(f"{statistics.in_flight:,}", style="" if statistics.in_flight else "dim"),
+            Text(f"{statistics.delayed:,}", style="" if statistics.delayed else "dim"),
             Text(state, style="green" if state == "open" else "yellow"),
             *_roles_short(statistics),
         )

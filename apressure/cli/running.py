@@ -173,12 +173,15 @@ ROUTINE: Final = frozenset(
 
 
 class _Printer(logging.Handler):
-    """Prints each log record as one line."""
+    """Prints each log record as one line, and below it the traceback of what the user's functions have raised."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if getattr(record, "event", None) in ROUTINE:
             return
         complain(f"apressure: {record.getMessage()}")
+        if record.exc_info:
+            for line in logging.Formatter().formatException(record.exc_info).splitlines():
+                complain(line)
 
 
 @contextlib.contextmanager

@@ -126,7 +126,8 @@ class Dispatcher(ABC):
                 with CancelScope() as self._scope:
                     if not await queue.exists():
                         raise QueueDoesNotExistError(
-                            f"the queue {queue.name!r} does not exist: create it first, or use serve(create=True)",
+                            f"the queue {queue.name!r} does not exist: create it first, or use create=True "
+                            "(on the command line --create)",
                             name=queue.name,
                         )
                     self.reached = True

@@ -154,6 +154,8 @@ class Worker:
                 handlers.check(handler)
             else:
                 handlers.check_blocking(handler)
+                if options.get("timeout") is not None:
+                    raise TypeError("timeout= is for async handlers: nothing can end a plain function in its thread")
             self.handlers.append(Registered(handler, queues, dict(options)))
             return handler
 

@@ -61,7 +61,7 @@ async def every(
     data = message_of(address, parse)(os.fsencode(item))
     async with common.open(address) as opened:
         schedule = await opened.every(name, _number_or_text(when), data, timezone=timezone, missed=missed)
-    text = f"{address} puts it next at {_time(schedule.next, schedule.timezone)}"
+    text = f"{name} of {address}: next at {_time(schedule.next, schedule.timezone)}"
     answer(told(address, **_as_dict(schedule, text_of(address)(schedule.raw))), text, as_json=common.json)
 
 

@@ -15,7 +15,6 @@ import typer
 from apressure.cli.exits import Exit, UsageError
 from apressure.cli.options import (
     CONCURRENCY,
-    HANDLING_TIMEOUT,
     SHUTDOWN_TIMEOUT,
     Common,
     MaxAttempts,
@@ -61,9 +60,16 @@ def worker(
     ] = None,
     max_attempts: MaxAttempts = None,
     retry_delay: Annotated[
-        float | None, option("retry-delay", "The first pause before a retry.", "SECONDS", "1", min=0)
+        float | None,
+        option("retry-delay", "The first pause before a retry; each further one is twice as long. A random part of up "
+               "to a half is taken off.", "SECONDS", "1", min=0),
     ] = None,
-    timeout: Annotated[float | None, HANDLING_TIMEOUT] = None,
+    retry_most: Annotated[float | None, option("retry-most", "The longest pause.", "SECONDS", "60", min=0)] = None,
+    timeout: Annotated[
+        float | None,
+        option("timeout", "How long an item may take, which fails then. For async handlers.", "SECONDS", "no limit",
+               min=0.001),
+    ] = None,
     rate: Annotated[
         float | None, option("rate", "How many handlers of a process may begin a second.", "N", "no limit", min=0)
     ] = None,
@@ -103,7 +109,7 @@ def worker(
         return
     options = {
         "codec": codec, "max_attempts": max_attempts, "concurrency": concurrency,
-        "retry": None if retry_delay is None else Backoff(retry_delay),
+        "retry": _backoff(retry_delay, retry_most),
         "timeout": timeout, "rate": rate, "weights": weights, "shutdown_timeout": shutdown_timeout, "bound": bound,
         "create": create or None,
     }  # fmt: skip
@@ -143,7 +149,8 @@ def _worker(common: Common, target: str, queues: list[str], app_dir: Path, optio
         traceback.print_exc()
         raise UsageError(f"{target} cannot be imported: {error!r}") from None
     if isinstance(found, Worker):
-        given = ["QUEUE"] * bool(queues) + [f"--{name.replace('_', '-')}" for name in options]
+        words = {"retry": "retry-delay, --retry-most"}
+        given = ["QUEUE"] * bool(queues) + [f"--{words.get(name, name.replace('_', '-'))}" for name in options]
         if given:
             raise UsageError(f"{target} is a Worker, which says that itself: leave out {', '.join(given)}")
         found.url, found.prefix = found.url or common.url, found.prefix or common.prefix
@@ -158,6 +165,14 @@ def _worker(common: Common, target: str, queues: list[str], app_dir: Path, optio
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None
     return worker
+
+
+def _backoff(first: float | None, most: float | None) -> Backoff | None:
+    """Return the pauses before retries; None for the usual ones."""
+    if first is None and most is None:
+        return None
+    usual = Backoff()
+    return Backoff(usual.first if first is None else first, usual.most if most is None else most)
 
 
 def _weights_of(text: str) -> list[float]:

@@ -38,7 +38,7 @@ def here(url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatc
 def test_the_life_of_a_schedule(here: Here, address: str) -> None:
     here("create", address)
     text = here("schedules", "every", address, "daily", "0 9 * * mon-fri", "report", "--timezone", "Europe/Berlin")
-    assert re.fullmatch(rf"{address} puts it next at \S+T09:00:00\+0[12]:00\n", text)
+    assert re.fullmatch(rf"daily of {address}: next at \S+T09:00:00\+0[12]:00\n", text)
     (shown,) = here.json("schedules", "ls", address)
     assert shown == {
         "schedule": "daily", "when": "0 9 * * mon-fri", "timezone": "Europe/Berlin", "missed": "one",

@@ -299,7 +299,7 @@ def test_metrics_are_served_while_it_runs(app: App, orders: sync.Queue[Any]) -> 
         (("app:bill", "event://orders"), "an address cannot begin with event://"),
         (("app:bill", "orders", "orders"), "orders has a handler already"),
         (("app:DONE", "orders"), "the handler must be a function"),
-        (("app:note", "orders", "--timeout", "5"), "timeout= cannot be combined with executor="),
+        (("app:note", "orders", "--timeout", "5"), "timeout= is for async handlers"),
         (("app:worker", "orders", "--concurrency", "2"), "leave out QUEUE, --concurrency"),
         (("app:bill", "orders", "--codec", "yaml"), "yaml"),
         (("app:bill", "orders", "events:orders", "--weights", "2"), "one number for each of the 2 queues, not 1"),
@@ -444,3 +444,15 @@ class TestInAProgram:
             await worker.run(signals=(), stop=worker_stop)
             assert "declare it `async def`" in told[0]
             assert await queue.get(timeout=0) == b"one"
+
+
+def test_a_failure_is_printed_with_its_traceback(app: App, orders: sync.Queue[Any]) -> None:
+    (app.place / "app.py").write_text(APP + "def fails(item):\n    raise LookupError('no such customer')\n")
+    orders.put(b"one")
+    orders.close()
+    arguments = ("--max-attempts", "2", "--retry-delay", "0.01", "--retry-most", "0.01")
+    with app.started("app:fails", "orders", *arguments) as process:
+        printed = process.communicate(timeout=PATIENCE)[0]
+    assert printed.count(b"LookupError: no such customer") == 2
+    assert b"in fails\n" in printed
+    assert b"it goes to the dead letters" in printed
