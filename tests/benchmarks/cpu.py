@@ -35,7 +35,7 @@ KINDS: Final = ("AsyncQueue", "EventQueue", "TaskQueue", "FileQueue")
 
 
 @contextlib.asynccontextmanager
-async def opened(kind: str, url: str) -> AsyncIterator[tuple[Any, Any]]:
+async def opened(kind: str, url: str, name: str = "cpu") -> AsyncIterator[tuple[Any, Any]]:
     """Open a queue of a kind; yields it, and the item that its codec takes."""
     import apressure
 
@@ -45,7 +45,7 @@ async def opened(kind: str, url: str) -> AsyncIterator[tuple[Any, Any]]:
                 yield files, MESSAGE
     else:
         made: Callable[..., Any] = getattr(apressure, kind)
-        async with made("cpu", url=url) as queue:
+        async with made(name, url=url) as queue:
             yield queue, MESSAGE.decode() if kind == "TaskQueue" else MESSAGE
 
 
