@@ -227,7 +227,7 @@ def _cron(expression: str, timezone: str, moment: int, reverse: bool) -> int | N
     except CronSimError as error:
         raise ValueError(
             f"{expression!r} is no expression of cron ({error}): write minute, hour, day, month and weekday, such as "
-            "'0 9 * * mon-fri', or six fields with the second first"
+            "'0 9 * * mon-fri', or six fields with the second first; or the seconds from one time to the next: 300"
         ) from None
     return None if found is None else int(found.timestamp()) * 1000
 

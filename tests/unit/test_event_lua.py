@@ -24,7 +24,9 @@ LUA = {
     if path.name.endswith(".lua")
 }
 PRELUDE = LUA.pop("prelude")
-SHARED = "".join(path.read_text() for path in (resources.files("apressure.connection") / "lua").iterdir())
+SHARED = "".join(
+    path.read_text() for path in (resources.files("apressure.connection") / "lua").iterdir() if path.is_file()
+)
 CODE = {name: re.sub(r"--.*", "", text) for name, text in {**LUA, "prelude": PRELUDE}.items()}
 
 EVENTS = [(b"a", b"1"), (b"b", b"2")]

@@ -91,7 +91,9 @@ def test_what_is_no_schedule_is_a_wrong_command_line(here: Here) -> None:
     here("create", "orders")
     for when, more in (("99 0 * * *", ()), ("0", ()), ("60", ("--timezone", "Mars")), ("60", ("--missed", "some"))):
         here.fails(2, "schedules", "every", "orders", "x", when, "item", *more)
+    assert "or the seconds" in here.fails(2, "schedules", "every", "orders", "x", "5s", "item")
     here.fails(3, "schedules", "every", "nothing", "x", "60", "item")
+    here.fails(3, "schedules", "ls", "nothing")
     assert here("schedules", "ls", "orders") == ""
 
 

@@ -1,5 +1,5 @@
--- The usual case of push.lua for one event, with as few commands as possible: an open queue with room, nothing due, nobody
--- who waits for room, and a new id, of which nothing is known. In any other case it writes nothing.
+-- The usual case of push.lua for one event, with as few commands as possible: an open queue with room, nothing due,
+-- nobody who waits for room, and a new id, of which nothing is known. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of push.lua; nil for any other case
 if #ARGV ~= 7 or ARGV[2] == '1' or ARGV[4] ~= '0' then return nil end
 local call = redis.call

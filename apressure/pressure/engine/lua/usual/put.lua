@@ -6,7 +6,8 @@ if ARGV[3] .. ARGV[4] .. ARGV[5] ~= '00' or messages > 1000 then return nil end
 local LIST, BOUND, HOLDER, FREE, NOT_FULL, OP = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[11], KEYS[27]
 local COUNT, BYTES, CLOSED, PRODUCER_LEASE, CONSUMER_LEASE = KEYS[7], KEYS[8], KEYS[12], KEYS[13], KEYS[14]
 local PRODUCER_CLAIM, CONSUMER_CLAIM, INFLIGHT, APART, DELAYED = KEYS[15], KEYS[16], KEYS[19], KEYS[20], KEYS[23]
-local ROOM, later = KEYS[26], 0
+local ROOM = KEYS[26]
+local later = 0
 
 local texts = call('MGET', BOUND, COUNT, BYTES, OP, HOLDER)
 local bound, last = texts[1], texts[4]
