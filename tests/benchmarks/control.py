@@ -115,9 +115,9 @@ async def measure(kind: str, url: str, count: int, kept: int) -> dict[str, float
     return figures
 
 
-async def plain_rates(kind: str, url: str, name: str) -> None:
+async def plain_rates(kind: str, url: str) -> None:
     """Print the rate of a burst of plain puts and gets for each line of the standard input."""
-    async with opened(kind, url, name) as (queue, item):
+    async with opened(kind, url) as (queue, item):
         await queue.create()
         await rate(queue, item, BURST)
         for _ in sys.stdin:
@@ -135,9 +135,12 @@ def started(root: Path, what: str, kind: str, url: str, count: int, kept: int) -
     )  # fmt: skip
 
 
-def compared(roots: Sequence[Path], kind: str, url: str, bursts: int) -> float:
-    """Return the rate of plain puts and gets of the first checkout, as a ratio to that of the second one."""
-    running = [started(root, f"plain{place}", kind, url, 0, 0) for place, root in enumerate(roots)]
+def compared(checkouts: Sequence[tuple[Path, str]], kind: str, bursts: int) -> float:
+    """Return the rate of plain puts and gets of the first checkout, as a ratio to that of the second one.
+
+    Each has a server of its own: the address behind it.
+    """
+    running = [started(root, "plain", kind, url, 0, 0) for root, url in checkouts]
     best = [0.0, 0.0]
     for _ in range(bursts):
         for place, process in enumerate(running):
@@ -197,7 +200,7 @@ def main() -> None:
         if options.measure == "delays":
             print(json.dumps(asyncio.run(measure(options.kind, options.url, count, kept))))
         else:
-            asyncio.run(plain_rates(options.kind, options.url, options.measure))
+            asyncio.run(plain_rates(options.kind, options.url))
         return
     import apressure
     from apressure.embedded import EmbeddedServer
@@ -206,7 +209,7 @@ def main() -> None:
     count, kept = (2_000, 10_000) if options.quick else (10_000, 1_000_000)
     repetitions = options.repetitions or (1 if options.quick else 3)
     rows = []
-    with EmbeddedServer(tcp=True) as server:
+    with EmbeddedServer(tcp=True) as server, EmbeddedServer(tcp=True) as other:
         for kind in [options.kind] if options.kind else KINDS:
             most = kept if kind != "FileQueue" else kept // 100
             runs: list[dict[str, float]] = [
@@ -215,7 +218,8 @@ def main() -> None:
             ]
             rows += [shown(kind, what, statistics.median(run[what] for run in runs)) for what in runs[0]]
             if options.against:
-                ratio = compared((root, options.against), kind, server.url, repetitions * count // BURST)
+                both = (root, server.url), (options.against, other.url)
+                ratio = compared(both, kind, repetitions * count // BURST)
                 rows.append(shown(kind, "plain / before", ratio))
         if options.libraries:
             rows += of_libraries(options.libraries, server.url, count // 10, repetitions)
