@@ -222,7 +222,7 @@ FAULTS: Final = (
         "connection/schedules/lua/write.lua",
         "if kept ~= ARGV[2] then return kept == ARGV[3] and 1 or 0 end",
         "if kept == '' and ARGV[2] ~= '' then return 0 end",
-        "messages were put, and the schedules count",
+        "messages were put, and the schedules count|of all occasions, one was not put",
     ),
     Fault(
         "an occasion is noted, and not put",
