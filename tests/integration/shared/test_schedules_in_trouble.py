@@ -122,7 +122,7 @@ async def test_lost_replies_double_no_occasion(queue: Any, open_queue: Open, url
                 pass
 
         await asyncio.gather(*map(drive, others))
-        assert line.cuts > 3
+        assert line.cuts > 0
         line.trouble = Trouble()
     counts = await driven(queue, *names)
     assert occasions(await drained(queue)) == counts
