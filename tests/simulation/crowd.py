@@ -6,9 +6,13 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Literal
 
+from apressure import QueueClosedError
+from tests.simulation.ledger import Ledger
 from tests.simulation.world import Sim
 
 Trouble = Literal["crash", "stop", "block", "reset", "cancel", "failover", "clock"]
+
+When = Callable[[list[bytes]], dict[str, Any]]
 
 USUAL: Final[tuple[Trouble, ...]] = ("crash", "crash", "stop", "stop", "block", "reset", "cancel")
 
@@ -63,6 +67,29 @@ class Crowd:
         else:
             still = sim.stop(name, sim.seconds(3 * self.lease), threads=what == "stop")
             self._background.append(asyncio.create_task(still))
+
+    async def put_some(self, queue: Any, ledger: Ledger, producer: int, when: When) -> None:
+        """Put messages, one by one or in batches, until there are 40 or the queue is closed.
+
+        Args:
+            queue: Where to.
+            ledger: Learns of them.
+            producer: The number of the one who puts them; they begin with it.
+            when: Returns more arguments of a put, given the messages.
+        """
+        sim, number = self.sim, 0
+        while number < 40:
+            messages = [b"%d.%d" % (producer, number + i) for i in range((1, 1, 2, 7)[sim.draw(4)])]
+            number += len(messages)
+            ledger.perhaps.update(messages)
+            more = when(messages)
+            try:
+                await (queue.put(messages[0], **more) if len(messages) == 1 else queue.put_many(messages, **more))
+            except QueueClosedError as error:
+                ledger.put.update(messages[: error.accepted])
+                return
+            ledger.put.update(messages)
+            await asyncio.sleep(sim.seconds((0, 0.2, 0.5)[sim.draw(3)]))
 
     async def ended(self) -> None:
         """Wait for all who live, and see that none of them failed."""

@@ -38,28 +38,19 @@ class Later:
 
     async def put(self) -> None:
         """Put messages for now and for later, one by one or in batches, until the queue is closed."""
-        sim, ledger, number = self.sim, self.ledger, 0
         self._producers += 1
         me = self._producers
         async with connected() as client:
-            queue = AsyncQueue[bytes](NAME, client=client)
-            while number < 40:
-                messages = [b"%d.%d" % (me, number + i) for i in range((1, 1, 2, 7)[sim.draw(4)])]
-                number += len(messages)
-                ledger.perhaps.update(messages)
-                when: dict[str, Any] = {}
-                delay = (0.0, 0.05, sim.seconds(1), sim.seconds(8))[sim.draw(4)]
-                if delay:
-                    moment = time.time() + delay
-                    ledger.due(messages, moment)
-                    when = {"delay": delay} if sim.draw(2) else {"at": datetime.fromtimestamp(moment, UTC)}
-                try:
-                    await (queue.put(messages[0], **when) if len(messages) == 1 else queue.put_many(messages, **when))
-                except QueueClosedError as error:
-                    ledger.put.update(messages[: error.accepted])
-                    return
-                ledger.put.update(messages)
-                await asyncio.sleep(sim.seconds((0, 0.2, 0.5)[sim.draw(3)]))
+            await self.crowd.put_some(AsyncQueue[bytes](NAME, client=client), self.ledger, me, self._when)
+
+    def _when(self, messages: list[bytes]) -> dict[str, Any]:
+        sim = self.sim
+        delay = (0.0, 0.05, sim.seconds(1), sim.seconds(8))[sim.draw(4)]
+        if not delay:
+            return {}
+        moment = time.time() + delay
+        self.ledger.due(messages, moment)
+        return {"delay": delay} if sim.draw(2) else {"at": datetime.fromtimestamp(moment, UTC)}
 
     async def _work(self, delivery: Delivery[bytes]) -> float | None:
         """Handle a message. Returns None when it is acknowledged, or after how many seconds it is to be tried again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from apressure import EventQueue, LeaseLostError, QueueClosedError
+from apressure import EventQueue, LeaseLostError
 from tests.simulation.crowd import USUAL, Crowd, Trouble
 from tests.simulation.ledger import Ledger
 from tests.simulation.world import URL, Sim, connected, run
@@ -34,27 +34,19 @@ class Perishable:
 
     async def put(self) -> None:
         """Put events that expire soon, late or never, some of them for later, until the queue is closed."""
-        sim, ledger, number = self.sim, self.ledger, 0
         self._producers += 1
         me = self._producers
         async with connected() as client:
-            queue = EventQueue[bytes](NAME, client=client)
-            while number < 40:
-                items = [b"%d.%d" % (me, number + i) for i in range((1, 1, 2, 7)[sim.draw(4)])]
-                number += len(items)
-                ledger.perhaps.update(items)
-                when: dict[str, Any] = {}
-                if sim.draw(4):
-                    when["expires"] = (0.05, 0.2 + sim.seconds(3), 3000.0)[sim.draw(3)]
-                if sim.draw(3) == 0:
-                    when["delay"] = 0.02 + sim.seconds(min(2.0, when.get("expires", 2.0) - 0.04))
-                try:
-                    await (queue.put(items[0], **when) if len(items) == 1 else queue.put_many(items, **when))
-                except QueueClosedError as error:
-                    ledger.put.update(items[: error.accepted])
-                    return
-                ledger.put.update(items)
-                await asyncio.sleep(sim.seconds((0, 0.2, 0.5)[sim.draw(3)]))
+            await self.crowd.put_some(EventQueue[bytes](NAME, client=client), self.ledger, me, self._when)
+
+    def _when(self, _: list[bytes]) -> dict[str, Any]:
+        sim = self.sim
+        when: dict[str, Any] = {}
+        if sim.draw(4):
+            when["expires"] = (0.05, 0.2 + sim.seconds(3), 3000.0)[sim.draw(3)]
+        if sim.draw(3) == 0:
+            when["delay"] = 0.02 + sim.seconds(min(2.0, when.get("expires", 2.0) - 0.04))
+        return when
 
     async def consume(self) -> None:
         """Handle what comes until the queue is drained; give some back, at once or for later."""

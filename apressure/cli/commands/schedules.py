@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo
 
 import typer
 
-from apressure import QueueDoesNotExistError, Schedule
-from apressure.cli.asking import told
+from apressure import Schedule
+from apressure.cli.asking import must_exist, told
 from apressure.cli.options import Address, Common, option
 from apressure.cli.show import answer, plain, print_json, print_rows, printable
 from apressure.cli.streams.texts import message_of, text_of
@@ -30,8 +30,8 @@ async def ls(common: Common, queue: Address) -> None:
     address = common.read(queue)
     async with common.open(address) as opened:
         schedules = await opened.schedules()
-        if not schedules and not await opened.exists():
-            raise QueueDoesNotExistError(f"the queue {opened.name!r} does not exist", name=opened.name)
+        if not schedules:
+            await must_exist(opened)
     items = map(text_of(address), (schedule.raw for schedule in schedules))
     if common.json:
         print_json([*map(_as_dict, schedules, items)])
