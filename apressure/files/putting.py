@@ -93,8 +93,8 @@ class Putter(Steps):
             if not messages:
                 return names.id_of(reserved[-1].key)
 
-    async def _reserve(self, messages: Sequence[bytes], inside: bool = False) -> list[Reservation]:
-        """Reserve names for the first of the messages; for none if there is no room.
+    async def _reserve(self, messages: Sequence[bytes | None], inside: bool = False) -> list[Reservation]:
+        """Reserve names for the first of the messages; for none if there is no room. None is one that has a file.
 
         With `inside`, they are in the queue already: they need no room, and the queue may be closed.
         """
@@ -172,12 +172,15 @@ class Putter(Steps):
         self._last = newest
         return keys
 
-    def _create(self, keys: Sequence[int], messages: Sequence[bytes]) -> list[Reservation]:
+    def _create(self, keys: Sequence[int], messages: Sequence[bytes | None]) -> list[Reservation]:
         reserved: list[Reservation] = []
         now = self.store.now
         for key, message in zip(keys, messages, strict=False):
             try:
-                reservation = self._directory.reserve(key, message)
+                if message is None:
+                    reservation = self._directory.reserve_name(key)
+                else:
+                    reservation = self._directory.reserve(key, message)
             except StorageError:
                 if reserved:
                     break  # these first; the next put raises it
@@ -237,7 +240,7 @@ class Putter(Steps):
         if not due:
             return False
         try:
-            reserved = await self._reserve([b""] * len(due), inside=True)
+            reserved = await self._reserve([None] * len(due), inside=True)
             try:
                 keys = [reservation.key for reservation in reserved]
                 for filename in await self._worker.do(self._directory.promote, due, keys, index.reasons):
@@ -257,7 +260,7 @@ class Putter(Steps):
             Whether it was there; None if there is no room.
         """
         while True:
-            reserved = await self._reserve([b""])
+            reserved = await self._reserve([None])
             if not reserved:
                 return None
             try:

@@ -65,7 +65,10 @@ OCCASIONS: Final = (".queue-occasion-a", ".queue-occasion-b")
 EXPIRED_COUNT: Final = ".queue-expired"
 """The file whose size is the number of messages that have expired."""
 
-OURS: Final = frozenset({SCHEDULES, SCHEDULES_NEW, SCHEDULES_LOCK, *OCCASIONS, EXPIRED_COUNT})
+BLANK: Final = ".queue-blank"
+"""An empty file: a link to it reserves the name of a message that is moved here, and not written."""
+
+OURS: Final = frozenset({SCHEDULES, SCHEDULES_NEW, SCHEDULES_LOCK, *OCCASIONS, EXPIRED_COUNT, BLANK})
 """Names of files that are neither state nor messages, and that go with the queue."""
 
 MAX_BOUND: Final = 10**15

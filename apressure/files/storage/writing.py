@@ -18,7 +18,7 @@ from pathlib import Path
 
 from apressure.exceptions import StorageError
 from apressure.files.storage.messages import contents, reasons
-from apressure.files.storage.names import id_of, new_name
+from apressure.files.storage.names import BLANK, id_of, new_name
 from apressure.files.storage.place import CREATE, MODE, READ, Place
 
 
@@ -65,6 +65,25 @@ class Writing(Place):
                 return None
         lock(fd)
         return Reservation(key, fd, data, expires)
+
+    def reserve_name(self, key: int) -> Reservation | None:
+        """Reserve a name for a message that is moved into this directory. None if one of that name is being written.
+
+        It is a link, which costs a tenth of a new file. To others it is a file whose publisher has died: they delete
+        it after a while. On a file system without links, or beside another user's file, it is a new file.
+        """
+        with contextlib.suppress(OSError):
+            if self.status(BLANK) is None:
+                os.close(os.open(BLANK, CREATE, MODE, dir_fd=self._fd))
+        try:
+            if (status := self.status(BLANK)) and stat.S_ISREG(status.st_mode):
+                os.link(BLANK, new_name(key), src_dir_fd=self._fd, dst_dir_fd=self._fd)
+                return Reservation(key, -1, b"")
+        except FileExistsError:
+            return None
+        except OSError:
+            pass
+        return self.reserve(key, b"")
 
     def abandon(self, reservations: Sequence[Reservation]) -> None:
         """Delete the files of messages that will not be written. A file that cannot be deleted is swept later."""

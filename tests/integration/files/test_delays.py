@@ -173,7 +173,7 @@ async def test_several_processes_get_each_message_once(tmp_path: Path) -> None:
         outputs = await in_time(asyncio.gather(*(process.communicate() for process in running)))
     lines = [line for output, _ in outputs for line in output.decode().splitlines()]
     assert sorted(lines) == sorted(f"{number} 1" for number in range(300))
-    assert listing(tmp_path / "orders") == [".queue-v1-closed"]
+    assert [name for name in listing(tmp_path / "orders") if name != names.BLANK] == [".queue-v1-closed"]
 
 
 # What a kill leaves.
@@ -339,14 +339,18 @@ async def test_a_full_disk_keeps_messages_delayed_and_others_come(
     await queue.put(b"1")
     await queue.put(b"2", delay=0.01)
     await asyncio.sleep(0.05)
-    reserve, refusals = Directory.reserve, 0
+    reserve, link, refusals = Directory.reserve, os.link, 0
 
     def refuse(directory: Directory, key: int, data: bytes) -> Any:
         nonlocal refusals
         refusals += 1
-        raise directory.refused("put into", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        raise directory.refused("put into", no_space())
+
+    def refuse_link(*arguments: Any, **more: Any) -> None:
+        raise no_space()
 
     monkeypatch.setattr(Directory, "reserve", refuse)
+    monkeypatch.setattr(os, "link", refuse_link)
     with pytest.raises(StorageError, match="No space"):
         await queue.put(b"3", delay=1)
     assert await in_time(queue.get()) == b"1"
@@ -356,7 +360,67 @@ async def test_a_full_disk_keeps_messages_delayed_and_others_come(
     assert refusals < 10  # it does not try over and over
     assert "stay delayed" in caplog.text
     monkeypatch.setattr(Directory, "reserve", reserve)
+    monkeypatch.setattr(os, "link", link)
     assert await in_time(waiting) == b"2"
+
+
+async def test_what_is_due_comes_although_the_disk_has_no_space_for_a_new_file(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = make()
+    await queue.put(b"1", delay=0.01)
+    assert await in_time(queue.get()) == b"1"  # now there is the file of which names are links
+    await queue.put(b"2", delay=0.01)
+
+    def refuse(directory: Directory, key: int, data: bytes) -> Any:
+        raise directory.refused("put into", no_space())
+
+    monkeypatch.setattr(Directory, "reserve", refuse)
+    assert await in_time(queue.get()) == b"2"
+
+
+@pytest.mark.parametrize("kind", ["directory", "link", "pipe", "message"])
+async def test_names_are_reserved_whatever_has_the_name_of_the_blank_file(make: Make, kind: str) -> None:
+    queue = make()
+    await queue.create()
+    blank, other = queue.path / names.BLANK, queue.path.parent / "other"
+    other.write_bytes(b"other")
+    if kind == "directory":
+        blank.mkdir()
+    elif kind == "link":
+        blank.symlink_to(other)
+    elif kind == "pipe":
+        os.mkfifo(blank)
+    else:
+        blank.write_bytes(b"somebody's")
+    for item in (b"1", b"2"):
+        await queue.put(item, delay=0.01)
+        assert await in_time(queue.get()) == item
+    assert files(queue) == []
+    assert other.read_bytes() == b"other"
+
+
+async def test_a_name_that_a_killed_process_has_reserved_is_deleted(
+    make: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = make(clock=clock, bound=1)
+    await queue.put(b"1", delay=1)
+    clock.now += 2
+    with monkeypatch.context() as patched:
+        patched.setattr(Directory, "abandon", lambda *_: None)
+        assert await in_time(queue.get()) == b"1"
+    assert [name.partition(".")[2] for name in files(queue)] == ["new"]
+    other = make(clock=clock, bound=1)
+    with pytest.raises(QueueFullError):
+        await other.put(b"2", timeout=0)
+    clock.now += 31
+    await other.put(b"2", timeout=0)
+    assert ready(queue) == files(queue)
+    assert await in_time(queue.get()) == b"2"
+
+
+def no_space() -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.parametrize("kind", ["directory", "link", "pipe"])
