@@ -280,6 +280,14 @@ def complain(line: str) -> None:
         sys.stderr.flush()
 
 
+def seconds_of(text: str) -> float:
+    """Return the time span of an option: a number of seconds, not below 0."""
+    with contextlib.suppress(ValueError):
+        if (seconds := float(text)) >= 0:
+            return seconds
+    raise typer.BadParameter(f"{text!r} is not a number of seconds: for ten minutes, write 600")
+
+
 def moment_of(text: str) -> datetime:
     """Return the time of an option: ISO 8601, in local time unless it names a zone, or seconds since 1970."""
     with contextlib.suppress(ValueError, OverflowError, OSError):

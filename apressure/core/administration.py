@@ -296,7 +296,7 @@ class Administration(ABC):
 
     @with_deadline()
     async def purge(self, *, deadline: float | None = None) -> int:
-        """Delete the messages that wait when it begins; those in flight and dead letters stay.
+        """Delete the messages that wait or are delayed when it begins; those in flight and dead letters stay.
 
         Args:
             deadline: Seconds for the whole operation, with connecting and repeating; see `put`.

@@ -8,7 +8,7 @@ from apressure.cli.show import answer
 
 
 async def purge(common: Common, queue: Address) -> None:
-    """Delete all items that wait. The queue stays, and so do items in flight and dead letters.
+    """Delete all items that wait, delayed ones included. The queue stays, and so do items in flight and dead letters.
 
     `apressure tasks purge` deletes tasks that have ended, with their results.
     """

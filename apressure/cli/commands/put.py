@@ -25,6 +25,7 @@ from apressure.cli.options import (
     framing_of,
     moment_of,
     option,
+    seconds_of,
 )
 from apressure.cli.running import Remains, execute
 from apressure.cli.show import print_json
@@ -51,7 +52,7 @@ def put(
     max_size: MaxSize = DEFAULT_LIMIT,
     timeout: Timeout = None,
     force: Annotated[bool, option("force", "Put items even if the queue is full. Only into an AsyncQueue.")] = False,
-    delay: Annotated[float | None, option("delay", "Consumers get the items after it.", "SECONDS", min=0)] = None,
+    delay: Annotated[Any, option("delay", "Consumers get the items after it.", "SECONDS", parser=seconds_of)] = None,
     at: Annotated[
         Any,
         option(
@@ -62,7 +63,7 @@ def put(
         ),
     ] = None,
     expires: Annotated[
-        float | None, option("expires", "After it the items become dead letters.", "SECONDS", min=0)
+        Any, option("expires", "After it the items become dead letters.", "SECONDS", parser=seconds_of)
     ] = None,
     parse: Annotated[bool, option("parse", "Read the items as JSON: tasks take them for strings otherwise.")] = False,
     ids: Annotated[bool, option("ids", "Print the id of each item. The items of an AsyncQueue have none.")] = False,

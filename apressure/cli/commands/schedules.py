@@ -1,4 +1,4 @@
-"""`apressure schedules`: what a queue puts at certain times."""
+"""`apressure schedules`: what queues put at certain times."""
 
 from __future__ import annotations
 
@@ -6,37 +6,67 @@ import asyncio
 import contextlib
 import os
 from datetime import UTC, datetime
+from signal import SIGHUP, SIGINT, SIGTERM
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
 import typer
 
 from apressure import Schedule
+from apressure.cli import exits
 from apressure.cli.asking import must_exist, told
-from apressure.cli.options import Address, Common, option
+from apressure.cli.finding import Finder
+from apressure.cli.options import Address, Common, Pattern, complain, option
+from apressure.cli.running import execute
 from apressure.cli.show import answer, plain, print_json, print_rows, printable
 from apressure.cli.streams.texts import message_of, text_of
+from apressure.concurrency.signals import listening
+from apressure.core.schedules import UNAVAILABLE
 from apressure.queue_addresses import QueueAddress
 from apressure.service.scheduling import drive
 
 Schedules = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.", show_default=False)]
 
 
-async def ls(common: Common, queue: Address) -> None:
-    """List the schedules of a queue.
+async def ls(
+    common: Common,
+    queues: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="QUEUE", help="The queues whose schedules to list. By default all on the server."),
+    ] = None,
+    pattern: Pattern = False,
+) -> None:
+    """List the schedules of queues.
 
-    The columns are the name, when it puts its item, the next time, the last time, how many it has put, and the item.
+    The columns are the queue, the name, when it puts its item, the next time, the last time, how many it has put, and
+    the item.
     """
-    address = common.read(queue)
-    async with common.open(address) as opened:
-        schedules = await opened.schedules()
-        if not schedules:
-            await must_exist(opened)
-    items = map(text_of(address), (schedule.raw for schedule in schedules))
+    listed: list[tuple[QueueAddress, Schedule, bytes]] = []
+    named = queues or []
+    async with Finder(common) as finder:
+        for address in () if pattern else map(common.read, named):
+            async with finder.open(address) as opened:
+                listed += (found := await _schedules_of(address, opened))
+                if not found:
+                    await must_exist(opened)
+        for asked in named if pattern else () if named else ["*"]:
+            for address in await finder.find(asked):
+                try:
+                    async with finder.open(address) as opened:
+                        listed += await _schedules_of(address, opened)
+                except UNAVAILABLE as error:
+                    if not finder.may_be_hidden(error, address, asked):
+                        complain(f"apressure: {printable(str(address))}: {exits.message_of(error)}")
     if common.json:
-        print_json([*map(_as_dict, schedules, items)])
+        print_json([{"queue": str(address), **_as_dict(schedule, item)} for address, schedule, item in listed])
     else:
-        print_rows(("name", "when", "next", "last", "count", "item"), map(_cells, schedules, items))
+        print_rows(("queue", "name", "when", "next", "last", "count", "item"), [_cells(*one) for one in listed])
+
+
+async def _schedules_of(address: QueueAddress, queue: Any) -> list[tuple[QueueAddress, Schedule, bytes]]:
+    """Return the schedules of a queue, each with its item as text."""
+    text = text_of(address)
+    return [(address, schedule, text(schedule.raw)) for schedule in await queue.schedules()]
 
 
 async def every(
@@ -57,11 +87,14 @@ async def every(
         str, option("missed", "What comes of times at which nothing drove it: none, one or all are put.", "WHICH")
     ] = "one",
     parse: Annotated[bool, option("parse", "Read the item as JSON: tasks take it for a string otherwise.")] = False,
+    create: Annotated[bool, option("create", "Create the queue if it does not exist.")] = False,
 ) -> None:  # fmt: skip
     """Have a queue put an item at certain times. A schedule of the same name becomes this one."""
     address = common.read(queue)
     data = message_of(address, parse)(os.fsencode(item))
     async with common.open(address) as opened:
+        if create:
+            await opened.create(exist_ok=True)
         schedule = await opened.every(name, _number_or_text(when), data, timezone=timezone, missed=missed)
     text = f"{name} of {address}: next at {_time(schedule.next, schedule.timezone)}"
     answer(told(address, **_as_dict(schedule, text_of(address)(schedule.raw))), text, as_json=common.json)
@@ -99,14 +132,32 @@ async def delete(common: Common, queue: Address, name: Schedules) -> None:
     _tell(common, address, name, "deleted")
 
 
-async def run_forever(
+def run_forever(
     common: Common,
     queues: Annotated[list[str], typer.Argument(metavar="QUEUE…", help="The queues.", show_default=False)],
 ) -> None:
     """Drive the schedules of queues until a signal comes. Every service of a queue does so anyway."""
-    async with contextlib.AsyncExitStack() as stack:
-        opened = [await stack.enter_async_context(common.open(common.read(queue))) for queue in queues]
-        await asyncio.gather(*(drive(queue, for_ever=True) for queue in opened))
+    execute(common, _drive(common, queues), signals=())
+
+
+async def _drive(common: Common, queues: list[str]) -> None:
+    task = asyncio.current_task()
+    received: list[int] = []
+    assert task is not None
+
+    def stop(signum: int) -> None:
+        received.append(signum)
+        task.cancel()
+
+    try:
+        with listening((SIGINT, SIGTERM, SIGHUP), stop):
+            async with contextlib.AsyncExitStack() as stack:
+                opened = [await stack.enter_async_context(common.open(common.read(queue))) for queue in queues]
+                await asyncio.gather(*(drive(queue, for_ever=True) for queue in opened))
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        task.uncancel()
 
 
 def _tell(common: Common, address: QueueAddress, name: str, what: str, **more: Any) -> None:
@@ -121,12 +172,13 @@ def _number_or_text(when: str) -> str | float:
         return when
 
 
-def _cells(schedule: Schedule, item: bytes) -> tuple[str, ...]:
+def _cells(address: QueueAddress, schedule: Schedule, item: bytes) -> tuple[str, ...]:
     when = plain(schedule.when) if isinstance(schedule.when, str) else f"{schedule.when:g} s"
     when += "" if schedule.timezone == "UTC" else f" {schedule.timezone}"
     due = "paused" if schedule.paused else _time(schedule.next, schedule.timezone)
     last = _time(schedule.last, schedule.timezone)
-    return printable(schedule.name), when, due, last, str(schedule.count), printable(item[:40].decode(errors="replace"))
+    text = printable(item[:40].decode(errors="replace"))
+    return printable(str(address)), printable(schedule.name), when, due, last, str(schedule.count), text
 
 
 def _time(moment: float | None, timezone: str) -> str:

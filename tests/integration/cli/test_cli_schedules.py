@@ -41,17 +41,18 @@ def test_the_life_of_a_schedule(here: Here, address: str) -> None:
     assert re.fullmatch(rf"daily of {address}: next at \S+T09:00:00\+0[12]:00\n", text)
     (shown,) = here.json("schedules", "ls", address)
     assert shown == {
-        "schedule": "daily", "when": "0 9 * * mon-fri", "timezone": "Europe/Berlin", "missed": "one",
-        "next": shown["next"], "last": None, "count": 0, "paused": False, "item": "report",
+        "queue": shown["queue"], "schedule": "daily", "when": "0 9 * * mon-fri", "timezone": "Europe/Berlin",
+        "missed": "one", "next": shown["next"], "last": None, "count": 0, "paused": False, "item": "report",
     }  # fmt: skip
+    assert shown["queue"].endswith(address)
     assert here("schedules", "pause", address, "daily") == f"daily of {address}: paused\n"
     assert here("schedules", "pause", address, "daily") == f"daily of {address}: is paused already\n"
-    assert here("schedules", "ls", address).split("\t")[2:4] == ["paused", "-"]
+    assert here("schedules", "ls", address).split("\t")[3:5] == ["paused", "-"]
     assert here.json("schedules", "resume", address, "daily")["changed"] is True
     assert here("schedules", "resume", address, "daily") == f"daily of {address}: is not paused\n"
     here("schedules", "run", address, "daily")
     assert here("get", address, "-n", "1") == "report\n"
-    assert here("schedules", "ls", address).split("\t")[4] == "1"
+    assert here("schedules", "ls", address).split("\t")[5] == "1"
     here("schedules", "delete", address, "daily")
     assert here("schedules", "ls", address) == ""
     for command in ("pause", "resume", "run", "delete"):
@@ -118,5 +119,27 @@ def test_a_process_that_drives_schedules(here: Here, url: str) -> None:
         time.sleep(0.2)
     for one in running:
         one.send_signal(signal.SIGTERM)
-        assert one.wait(PATIENCE) in (128 + signal.SIGTERM, -signal.SIGTERM)  # one that has just begun is killed
+        assert one.wait(PATIENCE) in (0, -signal.SIGTERM)  # one that has just begun is killed
     assert here.json("stat", "orders")["length"] == here.json("schedules", "ls", "orders")[0]["count"]
+
+
+def test_the_schedules_of_all_queues(here: Here) -> None:
+    """Without a name, of every kind on the server; with a pattern, of those that match."""
+    for address in ("orders", "events:orders", "tasks:orders", "files:spool/orders"):
+        here("create", address)
+        here("schedules", "every", address, "daily", "3600", "report")
+    here("create", "empty")
+    listed = [row.split("\t")[:2] for row in here("schedules", "ls").splitlines()]
+    assert listed == [[address, "daily"] for address in ("orders", "events:orders", "tasks:orders")]
+    assert here("schedules", "ls", "orders", "empty", "tasks:orders").count("\n") == 2
+    assert here("schedules", "ls", "files:spool/*", "events:o*", "--pattern").count("\n") == 2
+    assert [one["schedule"] for one in here.json("schedules", "ls")] == ["daily"] * 3
+
+
+def test_a_schedule_creates_its_queue_if_asked(here: Here, address: str) -> None:
+    if address == "orders":  # the others exist with their first item
+        here.fails(3, "schedules", "every", address, "daily", "3600", "report")
+    for _ in range(2):
+        here("schedules", "every", address, "daily", "3600", "report", "--create")
+    assert here("schedules", "ls", address).count("\n") == 1
+    assert here("stat", address)
