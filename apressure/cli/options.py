@@ -71,6 +71,9 @@ Address = Annotated[
         show_default=False,
     ),
 ]
+Addresses = Annotated[
+    list[str] | None, typer.Argument(metavar="QUEUE", help="The queues. By default all on the server.")
+]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue's name.", show_default=False)]
 Url = Annotated[
     str | None,

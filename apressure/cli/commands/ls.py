@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,7 +13,7 @@ from apressure.cli.asking import look
 from apressure.cli.exits import Exit, message_of
 from apressure.cli.figures import Found
 from apressure.cli.finding import Finder
-from apressure.cli.options import Common, Interval, Pattern, Watch, complain, seconds_between
+from apressure.cli.options import Addresses, Common, Interval, Pattern, Watch, complain, seconds_between
 from apressure.cli.show import print_json, printable, show_view
 from apressure.exceptions import QueueDoesNotExistError, ServerError
 from apressure.queue_addresses import QueueAddress
@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
 async def ls(
     common: Common,
-    queues: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="QUEUE", help="The queues to list. By default all on the server."),
-    ] = None,
+    queues: Addresses = None,
     pattern: Pattern = False,
     watch: Watch = False,
     interval: Interval = None,

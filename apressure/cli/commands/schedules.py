@@ -16,7 +16,7 @@ from apressure import Schedule
 from apressure.cli import exits
 from apressure.cli.asking import must_exist, told
 from apressure.cli.finding import Finder
-from apressure.cli.options import Address, Common, Pattern, complain, option
+from apressure.cli.options import Address, Addresses, Common, Pattern, complain, option
 from apressure.cli.running import execute
 from apressure.cli.show import answer, plain, print_json, print_rows, printable
 from apressure.cli.streams.texts import message_of, text_of
@@ -28,14 +28,7 @@ from apressure.service.scheduling import drive
 Schedules = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.", show_default=False)]
 
 
-async def ls(
-    common: Common,
-    queues: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="QUEUE", help="The queues whose schedules to list. By default all on the server."),
-    ] = None,
-    pattern: Pattern = False,
-) -> None:
+async def ls(common: Common, queues: Addresses = None, pattern: Pattern = False) -> None:
     """List the schedules of queues.
 
     The columns are the queue, the name, when it puts its item, the next time, the last time, how many it has put, and

@@ -53,8 +53,9 @@ class Script:
         parts = [_HEAD, before]
         if not before and usual.is_file():
             text = usual.read_text()
-            later = (scripts_of("apressure.connection") / "usual" / "later.lua").read_text()
-            parts.append(f"local function usual()\n{used(later, text)}{text}end\nanswer = usual()\n")
+            preludes = [place / "usual" / "prelude.lua" for place in (scripts_of("apressure.connection"), folder)]
+            usually = "".join(prelude.read_text() for prelude in preludes if prelude.is_file())
+            parts.append(f"local function usual()\n{used(usually, text)}{text}end\nanswer = usual()\n")
         parts.append(f"local function step()\n{used(shared, step)}{step}end\n")
         parts.append(f"if answer == nil then\nanswer = step()\n{after}end\n{_TAIL}")
         self.source = "".join(parts).encode()

@@ -4,7 +4,7 @@
 -- KEYS, ARGV, Returns: those of pop.lua; nil for any other case
 if ARGV[2] == '1' or ARGV[3] ~= '1' then return nil end
 local call = redis.call
-local UNCLAIMED, CLAIMED, ITEMS, BOUND, CLOSED, EXPIRY = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6], KEYS[7]
+local UNCLAIMED, CLAIMED, ITEMS, CLOSED, EXPIRY = KEYS[1], KEYS[2], KEYS[3], KEYS[6], KEYS[7]
 local ATTEMPTS, WATCH, ROOM, PUTTERS, SCAN = KEYS[8], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local PAUSED, DELAYED, LATER, EXPIRES, OP = KEYS[16], KEYS[19], KEYS[20], KEYS[21], KEYS[23]
 
@@ -14,15 +14,9 @@ local lock = UNCLAIMED .. ':lock:' .. id
 local waits = ARGV[6] == '' and CLOSED or WATCH
 if call('EXISTS', lock, CLOSED, PAUSED, ATTEMPTS, ROOM, PUTTERS, DELAYED, LATER, EXPIRES, waits) > 0 then
   if call('EXISTS', lock, CLOSED, PAUSED, ROOM, PUTTERS, waits) > 0 then return nil end
-  if call('HEXISTS', ATTEMPTS, id) + call('HEXISTS', EXPIRES, id) + call('HEXISTS', LATER, id) > 0 then return nil end
-  if call('EXISTS', DELAYED) == 1 and not not_due(DELAYED, 1000) then return nil end
+  if not delayed_beside(id) then return nil end
 end
-local last, bound = call('GET', OP), call('GET', BOUND)
-if last then
-  last = string.match(last, '^(%d+):')
-  if not last or #last > 13 or tonumber(last) >= tonumber(ARGV[1]) then return nil end
-end
-if bound and (#bound > 13 or not string.find(bound, '^%d+$')) or not bound and ARGV[8] == '1' then return nil end
+if not bound_for(ARGV[1], ARGV[8]) then return nil end
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local claims = call('LLEN', CLAIMED)

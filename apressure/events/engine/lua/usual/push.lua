@@ -3,24 +3,19 @@
 -- KEYS, ARGV, Returns: those of push.lua; nil for any other case
 if #ARGV ~= 7 or ARGV[2] == '1' or ARGV[4] ~= '0' then return nil end
 local call = redis.call
-local UNCLAIMED, ITEMS, BOUND, CLOSED, ATTEMPTS, OP = KEYS[1], KEYS[3], KEYS[5], KEYS[6], KEYS[8], KEYS[23]
+local UNCLAIMED, ITEMS, CLOSED, ATTEMPTS, OP = KEYS[1], KEYS[3], KEYS[6], KEYS[8], KEYS[23]
 local ROOM, PUTTERS, DELAYED, LATER, EXPIRES, id = KEYS[12], KEYS[13], KEYS[19], KEYS[20], KEYS[21], ARGV[6]
 
 local later = 0
 if call('EXISTS', CLOSED, ATTEMPTS, ROOM, PUTTERS, DELAYED, LATER, EXPIRES) > 0 then
   if call('EXISTS', CLOSED, ROOM, PUTTERS) > 0 then return nil end
-  if call('HEXISTS', ATTEMPTS, id) + call('HEXISTS', EXPIRES, id) + call('HEXISTS', LATER, id) > 0 then return nil end
-  later = call('EXISTS', DELAYED) == 0 and 0 or not_due(DELAYED, 1000)
+  later = delayed_beside(id)
   if not later then return nil end
 end
-local last, bound = call('GET', OP), call('GET', BOUND)
-if last then
-  last = string.match(last, '^(%d+):')
-  if not last or #last > 13 or tonumber(last) >= tonumber(ARGV[1]) then return nil end
-end
-if bound and (#bound > 13 or not string.find(bound, '^%d+$')) or not bound and ARGV[5] == '1' then return nil end
+local bound = bound_for(ARGV[1], ARGV[5])
+if not bound then return nil end
 local length = call('LLEN', UNCLAIMED)
-if bound and bound ~= '0' and length + later >= tonumber(bound) then return nil end
+if bound > 0 and length + later >= bound then return nil end
 -- The other keys must be of their types.
 call('LLEN', KEYS[2])
 call('ZCARD', KEYS[7])

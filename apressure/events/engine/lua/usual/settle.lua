@@ -4,21 +4,15 @@
 -- KEYS, ARGV, Returns: those of settle.lua; nil for any other case
 if #ARGV ~= 6 or ARGV[2] == '1' or ARGV[3] ~= 'ack' then return nil end
 local call = redis.call
-local UNCLAIMED, CLAIMED, ITEMS, BOUND, CLOSED, EXPIRY = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6], KEYS[7]
+local UNCLAIMED, CLAIMED, ITEMS, CLOSED, EXPIRY = KEYS[1], KEYS[2], KEYS[3], KEYS[6], KEYS[7]
 local ATTEMPTS, ROOM, PUTTERS, SCAN, OP, id = KEYS[8], KEYS[12], KEYS[13], KEYS[14], KEYS[23], ARGV[5]
 local DELAYED, LATER, EXPIRES = KEYS[19], KEYS[20], KEYS[21]
 
 if call('EXISTS', CLOSED, ATTEMPTS, ROOM, PUTTERS, DELAYED, LATER, EXPIRES) > 0 then
   if call('EXISTS', CLOSED, ROOM, PUTTERS) > 0 then return nil end
-  if call('HEXISTS', ATTEMPTS, id) + call('HEXISTS', EXPIRES, id) + call('HEXISTS', LATER, id) > 0 then return nil end
-  if call('EXISTS', DELAYED) == 1 and not not_due(DELAYED, 1000) then return nil end
+  if not delayed_beside(id) then return nil end
 end
-local last, bound = call('GET', OP), call('GET', BOUND)
-if last then
-  last = string.match(last, '^(%d+):')
-  if not last or #last > 13 or tonumber(last) >= tonumber(ARGV[1]) then return nil end
-end
-if bound and (#bound > 13 or not string.find(bound, '^%d+$')) then return nil end
+if not bound_for(ARGV[1], '') then return nil end
 local lock = UNCLAIMED .. ':lock:' .. id
 local holder = call('MGET', lock)[1]
 if holder and ARGV[6] ~= '' and holder ~= ARGV[6] then return nil end

@@ -5,12 +5,8 @@ if #ARGV ~= 6 or ARGV[2] == '1' or ARGV[6] ~= '' then return nil end
 local call = redis.call
 local PENDING, SCHEDULED, OP, id = KEYS[2], KEYS[3], KEYS[14], ARGV[4]
 local values = call('MGET', OP, KEYS[11], KEYS[12])
-local last, bound = values[1], values[2]
-if values[3] then return nil end
-if last then
-  last = string.match(last, '^(%d+):')
-  if not last or #last > 13 or tonumber(last) >= tonumber(ARGV[1]) then return nil end
-end
+local bound = values[2]
+if values[3] or repeated(values[1], ARGV[1]) then return nil end
 local later = call('EXISTS', SCHEDULED) == 0 and 0 or not_due(SCHEDULED, 1)
 if not later then return nil end
 if bound then

@@ -1,0 +1,19 @@
+-- Functions that the usual cases share. KEYS: those of ../prelude.lua
+
+-- How many events are delayed; nil if more is known of an event than its contents, or one is due: that is no usual case.
+local function delayed_beside(id)
+  local call, delayed = redis.call, KEYS[19]
+  for _, known in pairs({KEYS[8], KEYS[20], KEYS[21]}) do
+    if call('HEXISTS', known, id) == 1 then return nil end
+  end
+  return call('EXISTS', delayed) == 0 and 0 or not_due(delayed, 1000)
+end
+
+-- The queue's bound, 0 for none; nil if it is damaged, or missing where it must be there, or if this client has made
+-- this step or a later one: that is no usual case.
+local function bound_for(number, must)
+  local last, bound = redis.call('GET', KEYS[23]), redis.call('GET', KEYS[5])
+  if repeated(last, number) then return nil end
+  if not bound then return must ~= '1' and 0 or nil end
+  return #bound <= 13 and string.find(bound, '^%d+$') and tonumber(bound) or nil
+end
