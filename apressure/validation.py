@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from datetime import timedelta
 from typing import Any, Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -42,12 +43,13 @@ def seconds(
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         allowed = "a number of seconds or None" if none else "a number of seconds"
-        raise TypeError(f"{name} must be {allowed}, not {type(value).__name__}")
+        advice = ": use its total_seconds()" if isinstance(value, timedelta) else ""
+        raise TypeError(f"{name} must be {allowed}, not {type(value).__name__}{advice}")
     if not least <= value <= most or (above and value == least):
         if above:
-            limits = f"more than {least:g} and at most {most:g}"
+            limits = f"more than {least:g} and at most {most:,.0f}"
         else:
-            limits = f"at least {least:g}" if most == math.inf else f"between {least:g} and {most:g}"
+            limits = f"at least {least:g}" if most == math.inf else f"between {least:g} and {most:,.0f}"
         raise ValueError(f"{name} must be {limits} seconds, not {value}")
     return value
 

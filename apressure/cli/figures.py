@@ -190,7 +190,9 @@ def statistics_view(
     if statistics.in_flight:
         items.append(f"  and {statistics.in_flight:,} in flight")
     if statistics.delayed:
-        items.append(f"  and {statistics.delayed:,} delayed, the next for {_duration(statistics.next_due or 0.0)}")
+        items.append(
+            f"  and {statistics.delayed:,} delayed, the next one due in {_duration(statistics.next_due or 0.0)}"
+        )
     grid.add_row("items", items)
     if bound:
         grid.add_row("", ProgressBar(total=bound, completed=min(statistics.length, bound), width=40))

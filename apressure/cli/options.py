@@ -288,7 +288,7 @@ def seconds_of(text: str) -> float:
     with contextlib.suppress(ValueError):
         if (seconds := float(text)) >= 0:
             return seconds
-    raise typer.BadParameter(f"{text!r} is not a number of seconds: for ten minutes, write 600")
+    raise typer.BadParameter(f"{text!r} is not a number of seconds from 0 on: for ten minutes, write 600")
 
 
 def moment_of(text: str) -> datetime:

@@ -52,8 +52,11 @@ def plain(value: object) -> str:
     return printable(str(value))
 
 
-def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows of texts: a table for people, or lines with tabs between the columns."""
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], whole: Sequence[str] = ()) -> None:
+    """Print rows of texts: a table for people, or lines with tabs between the columns.
+
+    On a narrow terminal, other columns than those in `whole` become narrower.
+    """
     if not sys.stdout.isatty():
         sys.stdout.write("".join("\t".join(row) + "\n" for row in rows))
         sys.stdout.flush()
@@ -62,7 +65,9 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*columns, box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold", min_width=25 if column in whole else None)
     for row in rows:
         table.add_row(*map(Text, row))  # a Text is never read as markup
     Console().print(table)

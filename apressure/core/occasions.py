@@ -172,6 +172,8 @@ def checked(when: Any, timezone: Any, missed: Any) -> tuple[str | float, str, Mi
         when = validation.seconds(when, "the time from one occasion to the next", 1.0, MOST_DELAY)
     if not isinstance(timezone, str):
         raise TypeError(f"timezone must be a name such as 'Europe/Berlin', not {type(timezone).__name__}")
+    if timezone != "UTC" and not isinstance(when, str):
+        raise ValueError("seconds are counted from 1970 everywhere: leave out timezone, or use an expression of cron")
     if missed not in _MISSED:
         raise ValueError(f"missed must be 'none', 'one' or 'all', not {missed!r}")
     _check_times(when, timezone)
@@ -227,7 +229,8 @@ def _cron(expression: str, timezone: str, moment: int, reverse: bool) -> int | N
     except CronSimError as error:
         raise ValueError(
             f"{expression!r} is no expression of cron ({error}): write minute, hour, day, month and weekday, such as "
-            "'0 9 * * mon-fri', or six fields with the second first; or the seconds from one time to the next: 300"
+            "'0 9 * * mon-fri', or six fields with the second first; or the seconds from one time to the next, as a "
+            "number: 300"
         ) from None
     return None if found is None else int(found.timestamp()) * 1000
 

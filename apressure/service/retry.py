@@ -33,7 +33,7 @@ class Retry(Exception):
         after: As given.
 
     Raises:
-        TypeError, ValueError: `after` is invalid.
+        TypeError, ValueError: An argument is invalid.
 
     Example:
         >>> async def handle(order):
@@ -42,6 +42,8 @@ class Retry(Exception):
     """
 
     def __init__(self, reason: str = "", *, after: float | None = None) -> None:
+        if not isinstance(reason, str):
+            raise TypeError(f"the reason must be a string, not {type(reason).__name__}: the pause is after=")
         super().__init__(reason)
         self.after = None if after is None else validation.seconds(after, "after", most=MOST_DELAY, none=True)
 

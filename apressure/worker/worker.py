@@ -10,10 +10,11 @@ import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from signal import SIGINT, SIGTERM
-from typing import Any, Final, TypeVar, Unpack
+from typing import Any, Final, NamedTuple, TypeVar, Unpack
 
 from apressure import validation
 from apressure.concurrency.signals import listening, when_set
+from apressure.core.occasions import Missed, checked, checked_name
 from apressure.opening import make
 from apressure.protocols import Observer
 from apressure.queue_addresses import read
@@ -78,6 +79,13 @@ class Registered:
         """Return the queue objects, on this server where an address names none."""
         return [self._make(one, url, prefix) if isinstance(one, str) else one for one in self.queues]
 
+    async def plan(self, planned: Planned, url: str | None, prefix: str | None) -> None:
+        """Have one of the queues put an item at certain times. It is created first if its handler creates it."""
+        async with self._make(planned.queue, url, prefix) as queue:
+            if self.options.get("create"):
+                await queue.create(bound=self.options.get("bound") or 0, exist_ok=True)
+            await queue.every(planned.name, planned.when, planned.item, **planned.how)
+
     def _make(self, queue: str, url: str | None, prefix: str | None) -> Any:
         address = read(queue, url=url)
         given = {"prefix": None if address.kind == "files" else prefix, **self.options}
@@ -88,6 +96,26 @@ class Registered:
     def serving(self) -> dict[str, Any]:
         """The options of `serve`."""
         return {name: value for name, value in self.options.items() if name not in _OF_THE_QUEUE}
+
+
+class Planned(NamedTuple):
+    """An item that a queue is to put at certain times: the arguments of `Worker.every`."""
+
+    queue: str
+    name: str
+    when: str | float
+    item: Any
+    how: Mapping[str, Any]
+
+    def registered(self, handlers: Sequence[Registered]) -> Registered:
+        """Return the handler of its queue."""
+        for one in handlers:
+            if self.queue in one.queues:
+                return one
+        raise ValueError(
+            f"the schedule {self.name!r} is of the queue {self.queue!r}, which has no handler here: decorate one with "
+            f"@worker.handle({self.queue!r})"
+        )
 
 
 class Worker:
@@ -118,6 +146,7 @@ class Worker:
         self.url = url
         self.prefix = prefix
         self.handlers: list[Registered] = []
+        self._schedules: list[Planned] = []
         self._startup: list[Callable[[], object]] = []
         self._shutdown: list[Callable[[], object]] = []
 
@@ -146,7 +175,9 @@ class Worker:
                 read(each, url=self.url)
             elif taken := [name for name in _OF_THE_QUEUE if name in options]:
                 raise TypeError(f"{taken[0]}= belongs to the queue object: pass it to its class")
-            if each in queues[:number] or any(each in one.queues for one in self.handlers):
+            if each in queues[:number]:
+                raise ValueError(f"{each} is given twice")
+            if any(each in one.queues for one in self.handlers):
                 raise ValueError(f"{each} has a handler already")
 
         def register(handler: H) -> H:
@@ -160,6 +191,29 @@ class Worker:
             return handler
 
         return register
+
+    def every(
+        self, queue: str, name: str, when: str | float, item: Any, *, timezone: str = "UTC", missed: Missed = "one"
+    ) -> None:
+        """Have one of the queues put an item at certain times: what `every` of a queue does, at each start.
+
+        A schedule that is not in the code any more stays: delete it with `apressure schedules delete`.
+
+        Args:
+            queue: The address of a queue, as a handler of this worker has it.
+            name: The schedule's name in this queue.
+            when: An expression of cron, or the seconds from one time to the next; see `every` of a queue.
+            item: What is put each time. The handler's `codec=` encodes it.
+            timezone: Whose times of day they are: a name such as `"Europe/Berlin"`.
+            missed: What is put for times that were missed: `"one"`, `"all"` or `"none"`.
+
+        Raises:
+            MissingExtraError: cronsim is not installed: `pip install 'apressure[schedules]'`.
+            TypeError, ValueError: An argument is invalid.
+        """
+        checked_name(name)
+        checked(when, timezone, missed)
+        self._schedules.append(Planned(queue, name, when, item, {"timezone": timezone, "missed": missed}))
 
     def on_startup(self, function: S) -> S:
         """Call a function, asynchronous or not, before anything is received. A decorator; several run in order.
@@ -216,6 +270,8 @@ class Worker:
                 await stack.enter_async_context(when_set(stop, ended.set))
             for function in self._startup:
                 await _called(function)
+            for planned in self._schedules:
+                await planned.registered(self.handlers).plan(planned, self.url, self.prefix)
             services = [self._serve(one, signals=signals, stop=ended, observer=observer) for one in self.handlers]
             done = await all_of(services, ended.set)
             return {one.name: served for one, served in zip(self.handlers, done, strict=True)}

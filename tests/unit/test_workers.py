@@ -43,6 +43,14 @@ def test_invalid_arguments() -> None:
         worker.handle("orders")(lambda: None)
     with pytest.raises(ValueError, match="begin with event"):
         worker.handle("event://orders")
+    with pytest.raises(ValueError, match="orders is given twice"):
+        worker.handle(["orders", "orders"])
+    with pytest.raises(ValueError, match="no expression of cron"):
+        worker.every("orders", "nightly", "02:30", b"report")
+    with pytest.raises(ValueError, match="leave out timezone"):
+        worker.every("orders", "often", 10, b"report", timezone="Europe/Berlin")
+    with pytest.raises(TypeError, match="name must be a string"):
+        worker.every("orders", 1, 10, b"report")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="this worker has no handler"):
         asyncio.run(worker.run())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from signal import SIGHUP, SIGINT, SIGTERM
 from typing import Annotated, Any
@@ -22,6 +23,7 @@ from apressure.cli.show import answer, plain, print_json, print_rows, printable
 from apressure.cli.streams.texts import message_of, text_of
 from apressure.concurrency.signals import listening
 from apressure.core.schedules import UNAVAILABLE
+from apressure.exceptions import ScheduleDoesNotExistError
 from apressure.queue_addresses import QueueAddress
 from apressure.service.scheduling import drive
 
@@ -50,10 +52,11 @@ async def ls(common: Common, queues: Addresses = None, pattern: Pattern = False)
                 except UNAVAILABLE as error:
                     if not finder.may_be_hidden(error, address, asked):
                         complain(f"apressure: {printable(str(address))}: {exits.message_of(error)}")
+    columns = ("queue", "name", "when", "next", "last", "count", "item")
     if common.json:
         print_json([{"queue": str(address), **_as_dict(schedule, item)} for address, schedule, item in listed])
     else:
-        print_rows(("queue", "name", "when", "next", "last", "count", "item"), [_cells(*one) for one in listed])
+        print_rows(columns, [_cells(*one) for one in listed], whole=("next", "last"))
 
 
 async def _schedules_of(address: QueueAddress, queue: Any) -> list[tuple[QueueAddress, Schedule, bytes]]:
@@ -93,10 +96,21 @@ async def every(
     answer(told(address, **_as_dict(schedule, text_of(address)(schedule.raw))), text, as_json=common.json)
 
 
+@contextlib.asynccontextmanager
+async def _opened(common: Common, address: QueueAddress) -> AsyncIterator[Any]:
+    """Open a queue. Where a schedule is missing since the queue is, say that."""
+    async with common.open(address) as queue:
+        try:
+            yield queue
+        except ScheduleDoesNotExistError:
+            await must_exist(queue)
+            raise
+
+
 async def pause(common: Common, queue: Address, name: Schedules) -> None:
     """Pause a schedule. What it would have put meanwhile is not put later."""
     address = common.read(queue)
-    async with common.open(address) as opened:
+    async with _opened(common, address) as opened:
         changed = await opened.pause_schedule(name)
     _tell(common, address, name, "paused" if changed else "is paused already", paused=True, changed=changed)
 
@@ -104,7 +118,7 @@ async def pause(common: Common, queue: Address, name: Schedules) -> None:
 async def resume(common: Common, queue: Address, name: Schedules) -> None:
     """Go on with a schedule, from its next time on."""
     address = common.read(queue)
-    async with common.open(address) as opened:
+    async with _opened(common, address) as opened:
         changed = await opened.resume_schedule(name)
     _tell(common, address, name, "resumed" if changed else "is not paused", paused=False, changed=changed)
 
@@ -112,7 +126,7 @@ async def resume(common: Common, queue: Address, name: Schedules) -> None:
 async def run(common: Common, queue: Address, name: Schedules) -> None:
     """Put a schedule's item now, beside its times."""
     address = common.read(queue)
-    async with common.open(address) as opened:
+    async with _opened(common, address) as opened:
         await opened.run_schedule(name)
     _tell(common, address, name, "has put its item")
 
@@ -120,7 +134,7 @@ async def run(common: Common, queue: Address, name: Schedules) -> None:
 async def delete(common: Common, queue: Address, name: Schedules) -> None:
     """Delete a schedule. What it has put stays in the queue."""
     address = common.read(queue)
-    async with common.open(address) as opened:
+    async with _opened(common, address) as opened:
         await opened.delete_schedule(name)
     _tell(common, address, name, "deleted")
 
@@ -146,6 +160,8 @@ async def _drive(common: Common, queues: list[str]) -> None:
         with listening((SIGINT, SIGTERM, SIGHUP), stop):
             async with contextlib.AsyncExitStack() as stack:
                 opened = [await stack.enter_async_context(common.open(common.read(queue))) for queue in queues]
+                for queue in opened:
+                    await must_exist(queue)
                 await asyncio.gather(*(drive(queue, for_ever=True) for queue in opened))
     except asyncio.CancelledError:
         if not received:

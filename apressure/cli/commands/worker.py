@@ -171,6 +171,8 @@ def _backoff(first: float | None, most: float | None) -> Backoff | None:
     """Return the pauses before retries; None for the usual ones."""
     if first is None and most is None:
         return None
+    if first is not None and most is not None and first > most:
+        raise UsageError("--retry-most is the longest pause, and must not be below --retry-delay, the first one")
     usual = Backoff()
     return Backoff(usual.first if first is None else first, usual.most if most is None else most)
 

@@ -57,6 +57,7 @@ def test_the_life_of_a_schedule(here: Here, address: str) -> None:
     assert here("schedules", "ls", address) == ""
     for command in ("pause", "resume", "run", "delete"):
         assert "has no schedule 'daily'" in here.fails(3, "schedules", command, address, "daily")
+        assert "does not exist" in here.fails(3, "schedules", command, "nothing", "daily")
 
 
 def test_the_doctor_tells_of_a_schedule_that_nothing_drives(
@@ -109,7 +110,9 @@ def test_the_item_of_tasks_may_be_json(here: Here) -> None:
 
 def test_a_process_that_drives_schedules(here: Here, url: str) -> None:
     """Until a signal comes; the queue has each occasion once, beside another process that does the same."""
+    here.fails(3, "schedules", "run-forever", "orders")
     here("create", "orders")
+    here("create", "events:others")
     here("schedules", "every", "orders", "tick", "1", "tick", "--missed", "all")
     command = [*COMMAND, "schedules", "run-forever", "orders", "events:others"]
     running = [processes.Popen(command, env=environment(url)) for _ in range(2)]

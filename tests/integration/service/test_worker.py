@@ -18,7 +18,17 @@ import httpx
 import psutil
 import pytest
 
-from apressure import AsyncQueue, Backoff, EventQueue, FileQueue, QueueDoesNotExistError, TaskQueue, Worker, sync
+from apressure import (
+    AsyncQueue,
+    Backoff,
+    EventQueue,
+    FileQueue,
+    QueueDoesNotExistError,
+    TaskQueue,
+    Worker,
+    open_queue,
+    sync,
+)
 from tests import processes
 from tests.integration.commands import COMMAND, PATIENCE, Commands, environment, running
 from tests.processes import free_port
@@ -297,7 +307,7 @@ def test_metrics_are_served_while_it_runs(app: App, orders: sync.Queue[Any]) -> 
         (("app:nothing", "orders"), "the module 'app' has no 'nothing'"),
         (("app:bill",), "which queues does app:bill handle?"),
         (("app:bill", "event://orders"), "an address cannot begin with event://"),
-        (("app:bill", "orders", "orders"), "orders has a handler already"),
+        (("app:bill", "orders", "orders"), "orders is given twice"),
         (("app:DONE", "orders"), "the handler must be a function"),
         (("app:note", "orders", "--timeout", "5"), "timeout= is for async handlers"),
         (("app:worker", "orders", "--concurrency", "2"), "leave out QUEUE, --concurrency"),
@@ -426,6 +436,45 @@ class TestInAProgram:
             with pytest.raises(RuntimeError, match="no database"):
                 await worker.run(signals=())
             assert (told, await queue.qsize()) == (["end"], 1)
+
+    @pytest.mark.parametrize("create", [True, False])
+    @pytest.mark.parametrize("address", ["orders", "events:orders", "tasks:orders", "files:spool/orders"])
+    async def test_it_declares_schedules(
+        self, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, create: bool
+    ) -> None:
+        """In any number of processes: each occasion is put once. The handler's codec encodes the item."""
+        monkeypatch.chdir(tmp_path)
+        codec = None if "tasks" in address else "json"
+        stop, told = asyncio.Event(), []
+
+        async def handle(item: Any) -> None:
+            told.append(item)
+            stop.set()
+
+        def made() -> Worker:
+            worker = Worker(url=url)
+            worker.every(address, "often", 1, "report")
+            worker.every(address, "nightly", "30 2 * * *", "report", timezone="Europe/Berlin")
+            worker.handle(["files:others", address], create=create, codec=codec)(handle)
+            return worker
+
+        async with open_queue(address, url=None if "files" in address else url) as queue:
+            if not create:
+                await queue.create()
+                Path("others").mkdir()
+            async with asyncio.timeout(PATIENCE):
+                await asyncio.gather(*(made().run(signals=(), stop=stop) for _ in range(2)))
+            schedules = {schedule.name: schedule for schedule in await queue.schedules()}
+            assert schedules.keys() == {"often", "nightly"}
+            assert len(told) + await queue.qsize() == schedules["often"].count
+            assert {*told} == {"report"}
+
+    async def test_a_schedule_of_a_queue_without_a_handler_is_refused(self, url: str) -> None:
+        worker = Worker(url=url)
+        worker.handle("orders", create=True)(print)
+        worker.every("others", "often", 1, "report")
+        with pytest.raises(ValueError, match="'often' is of the queue 'others', which has no handler"):
+            await worker.run(signals=())
 
     async def test_a_plain_function_that_returns_a_coroutine_acknowledges_nothing(self, url: str) -> None:
         worker, told = Worker(url=url), []
