@@ -74,10 +74,14 @@ async def test_the_stages_of_a_pipeline_die(
             ]
         feeding.cancel()
         await asyncio.wait((feeding,))
-        async with asyncio.timeout(2 * PATIENCE), asyncio.TaskGroup() as group:
-            for kind in [*STAGES] * members:
-                group.create_task(stage(client, kind, lambda _: None, name))
-            await queues[0].close()
+        try:
+            async with asyncio.timeout(2 * PATIENCE), asyncio.TaskGroup() as group:
+                for kind in [*STAGES] * members:
+                    group.create_task(stage(client, kind, lambda _: None, name))
+                await queues[0].close()
+        except TimeoutError:  # say where it hangs
+            seen = [await queue.statistics() for queue in queues]
+            raise AssertionError(f"the stages do not end: {draining}, {seen}") from None
         await asyncio.wait_for(draining, PATIENCE)
         for queue in queues:
             await clear(queue, account)

@@ -16,11 +16,12 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, Client, QueueDoesNotExistError
+from apressure.connection import sender
 from apressure.connection.waiting import rounds
 from apressure.connection.waiting.waiter import Waiter
 from apressure.connection.wire.script import Script
 from apressure.embedded import EmbeddedServer
-from apressure.pressure.engine import sending, waits
+from apressure.pressure.engine import waits
 from tests.integration.commands import Commands
 from tests.reference import connect
 from tests.servers import SERVERS
@@ -94,17 +95,17 @@ def long_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "LONG_SLICE", 600)
     monkeypatch.setattr(rounds, "ROUND", 600)
     monkeypatch.setattr(Waiter.__init__, "__defaults__", (600, None, False))
-    original = sending.script
+    original = sender.script
 
     @functools.cache
-    def patient(name: str) -> Script:
-        made = copy.copy(original(name))
+    def patient(room: str, name: str) -> Script:
+        made = copy.copy(original(room, name))
         assert b"WATCH_MS = 4500 " in made.source
         made.source = made.source.replace(b"WATCH_MS = 4500 ", b"WATCH_MS = 600000 ")
         made.sha = hashlib.sha1(made.source, usedforsecurity=False).hexdigest().encode()
         return made
 
-    monkeypatch.setattr(sending, "script", patient)
+    monkeypatch.setattr(sender, "script", patient)
 
 
 async def open_two(open_queue: Opener, *, bound: int = 0, **options: Any) -> tuple[AsyncQueue[Any], AsyncQueue[Any]]:
