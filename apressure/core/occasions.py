@@ -172,8 +172,6 @@ def checked(when: Any, timezone: Any, missed: Any) -> tuple[str | float, str, Mi
         when = validation.seconds(when, "the time from one occasion to the next", 1.0, MOST_DELAY)
     if not isinstance(timezone, str):
         raise TypeError(f"timezone must be a name such as 'Europe/Berlin', not {type(timezone).__name__}")
-    if timezone != "UTC" and not isinstance(when, str):
-        raise ValueError("seconds are counted from 1970 everywhere: leave out timezone, or use an expression of cron")
     if missed not in _MISSED:
         raise ValueError(f"missed must be 'none', 'one' or 'all', not {missed!r}")
     _check_times(when, timezone)

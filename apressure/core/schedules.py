@@ -106,6 +106,8 @@ class Schedules(Administration, Generic[T]):
         """
         raw = self._items.encode(item)
         when, timezone, missed = checked(when, timezone, missed)
+        if timezone != "UTC" and not isinstance(when, str):
+            raise ValueError("seconds are counted from 1970: leave out timezone, or use an expression of cron")
         wanted = Schedule(name=checked_name(name), when=when, timezone=timezone, missed=missed, raw=raw)
         await self._check_exists()
         while True:

@@ -30,7 +30,7 @@ def test_a_timeout_is_none_or_at_least_0(value: float | None) -> None:
 def test_errors_name_the_limits() -> None:
     with pytest.raises(ValueError, match=r"^lease must be between 0.1 and 5 seconds, not 6$"):
         validation.seconds(6, "lease", 0.1, 5)
-    with pytest.raises(ValueError, match=r"^pause must be more than 0 and at most 1e\+06 seconds, not 0$"):
+    with pytest.raises(ValueError, match=r"^pause must be more than 0 and at most 1,000,000 seconds, not 0$"):
         validation.seconds(0, "pause", above=True)
     with pytest.raises(ValueError, match=r"^timeout must be at least 0 seconds, not nan$"):
         validation.timeout(math.nan)

@@ -47,8 +47,8 @@ def test_invalid_arguments() -> None:
         worker.handle(["orders", "orders"])
     with pytest.raises(ValueError, match="no expression of cron"):
         worker.every("orders", "nightly", "02:30", b"report")
-    with pytest.raises(ValueError, match="leave out timezone"):
-        worker.every("orders", "often", 10, b"report", timezone="Europe/Berlin")
+    with pytest.raises(ValueError, match="there is no timezone 'Mars'"):
+        worker.every("orders", "nightly", "30 2 * * *", b"report", timezone="Mars")
     with pytest.raises(TypeError, match="name must be a string"):
         worker.every("orders", 1, 10, b"report")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="this worker has no handler"):

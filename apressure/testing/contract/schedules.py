@@ -166,6 +166,7 @@ class ScheduleContract:
             await fails(ValueError, queue.delete_schedule(name))
         await fails(TypeError, queue.every(1, 1, b"1"))
         await fails(ValueError, queue.every("name", 1, b"1", timezone="Mars/Base"))
+        await fails(ValueError, queue.every("name", 1, b"1", timezone="Europe/Berlin"))
         await fails(TypeError, queue.every("name", 1, b"1", timezone=1))
         await fails(ValueError, queue.every("name", 1, b"1", missed="some"))
         await fails(TypeError, queue.every("name", 1, object()))
