@@ -77,6 +77,7 @@ class Writing(Place):
                 os.close(os.open(BLANK, CREATE, MODE, dir_fd=self._fd))
         try:
             if (status := self.status(BLANK)) and stat.S_ISREG(status.st_mode):
+                os.utime(BLANK, dir_fd=self._fd)  # others tell by its time that it has not been left behind
                 os.link(BLANK, new_name(key), src_dir_fd=self._fd, dst_dir_fd=self._fd)
                 return Reservation(key, -1, b"")
         except FileExistsError:
