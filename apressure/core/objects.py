@@ -47,9 +47,21 @@ class SharedClient(LoopBound, ABC):
             raise
         return self
 
-    @abstractmethod
     async def aclose(self) -> None:
-        """End the objects that use the client, and release the connections."""
+        """Release the connections, after waiting up to `settle_timeout` seconds for pending replies.
+
+        Operations that still wait raise ClientClosedError. Closing twice is allowed. Cancelled, it releases the
+        connections all the same.
+        """
+        if not self._closed:
+            self._closed = True
+            self._end_attached()
+            if self.on_its_loop:  # otherwise never used, or of another event loop or the parent process
+                await self._release()
+
+    @abstractmethod
+    async def _release(self) -> None:
+        """Wait for what is unfinished, and release the connections."""
 
     @property
     def on_its_loop(self) -> bool:
@@ -182,3 +194,42 @@ class QueueObject(AsyncClosing, ABC, Generic[C, B]):
                 await work
 
         self._client.finish_before_close(background.start(quietly(), what))
+
+
+class Fronting(AsyncClosing):
+    """What a program opens to use a queue, where a `QueueObject` behind it does the work."""
+
+    _behind: QueueObject[Any, Any]
+
+    @property
+    def opened(self) -> bool:
+        """Whether the object has been used."""
+        return self._behind.opened
+
+    async def __aenter__(self) -> Self:
+        await self._behind.__aenter__()
+        return self
+
+    async def aclose(self) -> None:
+        """Release this object's connections; the queue itself stays as it is.
+
+        Waiting operations get ClientClosedError, and consumers' blocks give back what they have in hand. A client that
+        was given as `client=` stays open. Cancelled, the connections are released all the same.
+
+        On this kind:
+            AsyncQueue: Unsettled deliveries of `receive` are given back.
+            EventQueue: Deliveries of `receive` stay in flight until their lease ends.
+        """
+        await self._behind.aclose()
+
+    def check(self) -> None:
+        """Raise a clear error if the object cannot be used."""
+        self._behind.check()
+
+    async def unblock(self) -> int:
+        """End this object's blocked operations: each raises OperationUnblockedError. Nothing was put or taken.
+
+        Returns:
+            How many operations were blocked.
+        """
+        return await self._behind.unblock()

@@ -12,18 +12,21 @@ import functools
 import itertools
 import logging
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from apressure.concurrency.settle import set_result_once
+from apressure.concurrency.handover import note_taken
+from apressure.concurrency.settle import set_result_once, wait_for_answer, wait_shielded
 from apressure.core.driver import Request
 from apressure.core.lanes import CARRIED, WITHDRAWN, Entry, Lane
 from apressure.core.waiting import EMPTY, Wait
 from apressure.exceptions import DurabilityError, OutcomeUnknownError
+from apressure.items import Items
 
 logger = logging.getLogger("apressure")
 
 M = TypeVar("M")
+T = TypeVar("T")
 
 
 class Wanted(Protocol):
@@ -239,3 +242,34 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
 def _end(outcome: asyncio.Future[Any], _: asyncio.Future[None]) -> None:
     """What was taken for a cancelled caller is back: it need not wait any longer."""
     set_result_once(outcome, [])
+
+
+async def got(
+    items: Items[T],
+    messages: Sequence[bytes],
+    give_back: Callable[[int, int | None], asyncio.Future[None]],
+    patience: float,
+) -> list[T]:
+    """Decode what a get has taken, up to a message that cannot be decoded. All behind that is given back.
+
+    Args:
+        items: Decodes.
+        messages: What was taken.
+        give_back: Gives back what was taken from one place to another.
+        patience: Seconds for which a cancelled caller waits for that.
+
+    Raises:
+        DecodeError: The first one cannot be decoded.
+    """
+    decoded, broken = items.decode_first(messages)
+    kept = max(1, len(decoded))
+    if kept < len(messages):
+        try:
+            await wait_for_answer(give_back(kept, None), None, patience)
+        except asyncio.CancelledError:  # then the caller gets none of them
+            await wait_shielded(give_back(0, kept), patience)
+            raise
+    note_taken(lambda: asyncio.wait((give_back(0, kept),)))
+    if broken is not None:
+        raise broken
+    return decoded
