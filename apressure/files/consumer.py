@@ -13,7 +13,7 @@ from apressure.concurrency import background
 from apressure.core.consumer import ConsumerOptions, QueueConsumer
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.leases.in_hand import ClaimHand, Options
-from apressure.core.leases.timer import Timer
+from apressure.core.leases.renewal import Timer
 from apressure.core.prefetch import Chunk
 from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.files.core import Core

@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from apressure import logs
 from apressure.core.delivery import LeasedDelivery
-from apressure.core.driver import Connection, OnAnswer, Renewer
+from apressure.core.driver import Connection, OnAnswer
 from apressure.core.failures import Failures
 from apressure.core.leases.clock import Clock, Term, since_boot
-from apressure.core.leases.renewal import Renewal
+from apressure.core.leases.renewal import Renewal, Timer
 from apressure.exceptions import LeaseLostError
 
 D = TypeVar("D", bound=LeasedDelivery[Any])
@@ -68,7 +68,7 @@ class ClaimHand(ABC, Generic[D]):
 
     def __init__(
         self,
-        renewer: Renewer,
+        renewer: Timer,
         keys: tuple[bytes, ...],
         name: str,
         options: Options,
@@ -226,7 +226,7 @@ class ExtendedHand(ClaimHand[D]):
         steps: The queue's steps: `send_extend` and `extend` renew leases.
     """
 
-    def __init__(self, renewer: Renewer, steps: Any, options: Options) -> None:
+    def __init__(self, renewer: Timer, steps: Any, options: Options) -> None:
         super().__init__(renewer, steps.script_keys, steps.name, options)
         self._steps = steps
 

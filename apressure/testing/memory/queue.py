@@ -15,7 +15,7 @@ from apressure.core.consumer import ConsumerOptions
 from apressure.core.delivery import Hand
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of, max_hold_of
-from apressure.core.leases.timer import Timer
+from apressure.core.leases.renewal import Timer
 from apressure.core.letters import Chosen
 from apressure.core.objects import Block, QueueObject, SharedClient
 from apressure.core.putting import Putting
