@@ -63,14 +63,6 @@ class FetchingConsumer(QueueConsumer[T, D], Generic[T, D]):
     async def _beat(self) -> None:
         """Give a sign of life, and mend what those have left that give none."""
 
-    @abstractmethod
-    def _messages(self, answer: Any) -> list[Any] | None:
-        """Return the messages that a step has claimed; None if its answer tells of something else."""
-
-    @abstractmethod
-    def _note(self, answer: Any) -> None:
-        """Count and log what a step has done."""
-
     async def _flush(self) -> None:
         await asyncio.wait((self._fetched.settler.flushed(),))
 
@@ -80,14 +72,14 @@ class FetchingConsumer(QueueConsumer[T, D], Generic[T, D]):
         until = self.hand.clock() + self.hand.term.seconds
 
         def on_answer(answer: Any) -> None:
-            if (messages := self._messages(answer)) is not None:
-                self._note(answer)
+            if (messages := self._steps.messages(answer)) is not None:
+                self._steps.note(answer)
                 self.hand.took(self._fetched.deliveries(messages, until, self.hand))
                 if self._state == "left":  # the block has ended meanwhile
                     self.hand.give_back_unseen()
             elif isinstance(answer, Wait) and answer.reason == "paused":
                 self.hand.give_back_unseen()  # this client had asked in advance
-            elif isinstance(answer, DurabilityError) and (messages := self._messages(answer.answer)):
+            elif isinstance(answer, DurabilityError) and (messages := self._steps.messages(answer.answer)):
                 self._steps.give_back_soon(messages)
             set_result_once(done, answer)
 

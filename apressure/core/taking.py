@@ -105,6 +105,7 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
 
     def __init__(self, steps: Any, waits: Any) -> None:
         super().__init__(steps, waits)
+        self._series = steps.series()
         self._want: W | None = None  # of the step that is on its way, or was the last
         self._places = itertools.count(1)
         self._back: list[_Back] = []
@@ -113,17 +114,17 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
     def _take(self, most: int, want: W, waits: bool) -> Request:
         """Send a step that takes up to `most` messages; `waits`: where there are none, somebody waits for them."""
 
-    @abstractmethod
     def _messages(self, answer: Any) -> Sequence[M]:
         """Return the messages of an answer."""
+        return self._steps.messages(answer) or []
 
-    @abstractmethod
     def _note(self, answer: Any) -> None:
         """Count and log what a step has taken."""
+        self._steps.note(answer)
 
-    @abstractmethod
     def _return(self, step: int, messages: Sequence[M]) -> asyncio.Future[Any]:
         """Send a step that makes messages, oldest first, the first in line; the future gets its answer."""
+        return self._steps.give_back_soon(messages)  # type: ignore[no-any-return]
 
     def _fate(self, messages: Sequence[M]) -> str:
         """Return what becomes of messages that cannot be given back."""

@@ -12,13 +12,14 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from apressure import logs
 from apressure.connection.client import Client
 from apressure.connection.schedules import ServerSchedules
 from apressure.connection.sender import StepSender, flag
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
 from apressure.core.driver import Connection, OnAnswer
-from apressure.events.engine.answers import Event, Extended, changed, read
+from apressure.events.engine.answers import Event, Extended, Popped, changed, read
 from apressure.events.engine.keys import OURS, PATTERNS, EventKeys, names_among
 from apressure.events.ids import new_id
 
@@ -68,6 +69,19 @@ class EventSteps(StepSender):
 
     def _read(self, reply: Any, token: bytes) -> Any:
         return read(reply, self.name, token)
+
+    def messages(self, answer: Any) -> list[Event] | None:
+        """Return the events that a step has popped; None if its answer tells of something else."""
+        return answer.events if isinstance(answer, Popped) else None
+
+    def note(self, answer: Popped) -> None:
+        """Count and log what a step has popped."""
+        self.counts.received_count += len(answer.events)
+        self.counts.dead_lettered_count += logs.dead_letters("EventQueue", self.name, answer.dead)
+        for one in answer.events:
+            if one.attempts > 1:
+                event_id = one.id.decode(errors="backslashreplace")
+                logs.redelivered("EventQueue", self.name, event_id, one.attempts, one.contents)
 
     # Steps that a lane sends: one at a time for each series.
 

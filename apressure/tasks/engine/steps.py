@@ -22,7 +22,7 @@ from apressure.connection.wire.script import Request, Series
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.due import Due
 from apressure.exceptions import DurabilityError
-from apressure.tasks.engine.answers import Claim, Reserved, read, text
+from apressure.tasks.engine.answers import Claim, Reservation, Reserved, raw, read, text
 from apressure.tasks.engine.keys import QUEUES, TaskKeys
 from apressure.tasks.options import OnOrphan
 
@@ -103,9 +103,9 @@ class TaskSteps(StepSender):
         super().__init__(client, name, ())
 
     def _read(self, reply: Any, token: bytes) -> Any:  # noqa: ARG002 (claims of tasks name their tokens)
-        raw = reply.answer if isinstance(reply, DurabilityError) else reply
-        if isinstance(raw, list) and isinstance(raw[-1], list) and raw[-1][:1] == [b"dead"]:
-            self.counts.dead_lettered_count += logs.dead_letters("TaskQueue", self.name, raw.pop()[1:])
+        told = reply.answer if isinstance(reply, DurabilityError) else reply
+        if isinstance(told, list) and isinstance(told[-1], list) and told[-1][:1] == [b"dead"]:
+            self.counts.dead_lettered_count += logs.dead_letters("TaskQueue", self.name, told.pop()[1:])
         return read(reply, self.name)
 
     @staticmethod
@@ -119,6 +119,24 @@ class TaskSteps(StepSender):
                 return True
             case _:
                 return False
+
+    def messages(self, answer: Any) -> list[Reserved] | None:
+        """Return the tasks that a step has reserved; None if its answer tells of something else."""
+        return answer.tasks if isinstance(answer, Reservation) else None
+
+    def note(self, answer: Reservation) -> None:
+        """Count what a step has reserved; log what it has dropped, and the tasks that were tried before."""
+        self.counts.received_count += len(answer.tasks)
+        for one in answer.tasks:
+            attempts = one.fields.get("attempts", "")[:9]  # another program may have written it
+            if attempts.isdecimal() and int(attempts) > 1:
+                task_id, parameters = one.id.decode(errors="backslashreplace"), raw(one.fields.get("parameters", ""))
+                logs.redelivered("TaskQueue", self.name, task_id, int(attempts), parameters)
+        if answer.dropped:
+            logs.logger.warning(
+                "%d ids that waited in the queue %r were dropped: their tasks were deleted, or do not wait",
+                answer.dropped, self.name,
+            )  # fmt: skip
 
     # Steps that a lane sends: one at a time for each series.
 

@@ -19,8 +19,7 @@ from apressure.core.waiting import Wait
 from apressure.exceptions import LeaseLostError, PressureError
 from apressure.tasks.core import Core
 from apressure.tasks.delivery import TaskDelivery
-from apressure.tasks.engine.answers import Renewed, Reservation, Reserved, Status
-from apressure.tasks.engine.lanes import note_reserved
+from apressure.tasks.engine.answers import Renewed, Status
 from apressure.tasks.engine.steps import Change
 from apressure.tasks.nodes.orphans import Orphans
 from apressure.tasks.task import Task
@@ -195,12 +194,6 @@ class TaskConsumer(FetchingConsumer[T, TaskDelivery[Any]]):
             self.hand.give_back_unseen()
         elif self.hand.buffer:
             self._look_soon(self.hand.progress)
-
-    def _messages(self, answer: Any) -> list[Reserved] | None:
-        return answer.tasks if isinstance(answer, Reservation) else None
-
-    def _note(self, answer: Reservation) -> None:
-        note_reserved(self._queue.steps, answer)
 
 
 class Listener(TaskConsumer[Task]):

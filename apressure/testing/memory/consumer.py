@@ -15,7 +15,7 @@ from apressure.core.prefetch import Chunk
 from apressure.core.waiting import Wait
 from apressure.testing.memory.delivery import MemoryDelivery
 from apressure.testing.memory.driver import MemoryDriver
-from apressure.testing.memory.stored import Change, Extended, Popped, Status, Taken, Want
+from apressure.testing.memory.stored import Change, Extended, Status, Want
 
 T = TypeVar("T")
 
@@ -84,9 +84,3 @@ class MemoryConsumer(FetchingConsumer[T, MemoryDelivery[Any]]):
             return None
         self._chunk.waited()
         return answer
-
-    def _messages(self, answer: Any) -> list[Taken] | None:
-        return answer.taken if isinstance(answer, Popped) else None
-
-    def _note(self, answer: Popped) -> None:
-        self._steps.note(answer)

@@ -78,15 +78,6 @@ class TakeLane(taking.TakeLane[Want, Taken]):
     def _take(self, most: int, want: Want, waits: bool) -> Request:  # noqa: ARG002
         return self._steps.send(self._answered, self._steps.queue.take, most, want)
 
-    def _messages(self, answer: Any) -> list[Taken]:
-        return answer.taken if isinstance(answer, Popped) else []
-
-    def _note(self, answer: Popped) -> None:
-        self._steps.note(answer)
-
-    def _return(self, step: int, messages: Sequence[Taken]) -> asyncio.Future[Any]:  # noqa: ARG002
-        return self._steps.give_back_soon(messages)  # type: ignore[no-any-return]
-
 
 class MemorySettler(Settler[Change, bool]):
     """Settles a queue object's deliveries. The outcome says whether the claim was still there."""
@@ -140,6 +131,10 @@ class MemoryDriver:
         self.puts = PutLane(self, self.waits)
         self.takes = TakeLane(self, self.waits)
         self.settler = MemorySettler(self)
+
+    def messages(self, answer: Any) -> list[Taken] | None:
+        """Return the messages that a step has taken; None if its answer tells of something else."""
+        return answer.taken if isinstance(answer, Popped) else None
 
     def note(self, answer: Popped) -> None:
         """Count and log what a step has taken."""
