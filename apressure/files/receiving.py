@@ -211,10 +211,10 @@ class Receiver(Steps):
 
     async def _requeue_expired(self) -> None:
         index, requeued = self._index, 0
-        while (expiry := index.next_expiry()) is not None and expiry[0] <= self.store.now:
+        while (expiry := index.taken.first()) is not None and expiry[0] <= self.store.now:
             outcome = await self.requeue(expiry[1])
             if outcome is None:
-                index.postpone(expiry[1], self.store.now + _LATER)
+                index.taken.postpone(expiry[1], self.store.now + _LATER)
             requeued += 1
             if requeued % 64 == 0:
                 await asyncio.sleep(0)

@@ -283,7 +283,7 @@ class Store:
             return _ROUND, _ALL
         bound, messages = self.bound, index.waiting
         room = index.room(bound) if bound else 0
-        expiry = index.next_expiry()
+        expiry = index.taken.first()
         for when in (expiry[0] if expiry else None, index.delayed.next_try()):
             if when is None:
                 continue
