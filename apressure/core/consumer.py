@@ -187,7 +187,7 @@ class QueueConsumer(ABC, Generic[T, D]):
         Cancelled, or in a hurry, this waits for that for up to `settle_timeout` seconds.
         """
         state, self._task = self._state, None
-        self.hand.end()
+        self.hand.renewal.end()
         for queue in self._sources:
             queue.blocks.discard(self)
         if state != "open":
@@ -317,7 +317,7 @@ class QueueConsumer(ABC, Generic[T, D]):
         if self._state != "open":
             raise RuntimeError("iterate inside the consumer's block: async with queue.consumer() as consumer")
         if self._iterating.check():
-            self.hand.note_task()
+            self.hand.renewal.note_task()
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
 
     async def _acknowledge(self) -> None:

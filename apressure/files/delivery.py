@@ -80,7 +80,7 @@ class FileDelivery(LeasedDelivery[T]):
         if not await self.renew(lease) and not self.settled:  # meanwhile
             raise self.lost("extended")
         if self._in_hand is not None:
-            self._in_hand.extended(lease)
+            self._in_hand.renewal.standstill.extend(lease)
 
     async def renew(self, seconds: float) -> bool:
         """Start a new lease, which lasts for so long from now on. False if the old one has ended."""

@@ -33,22 +33,20 @@ _IDLE: Final = 2.0
 _PAUSED: Final = 2
 """The answer to a renewal where the queue is paused."""
 
-Step = Callable[[bytes, int, Callable[[Any], None], Connection | None], object]
-"""Renews a lease on the server: its token, for how many milliseconds, who gets the answer, and by which connection."""
+Step = Callable[[int, Callable[[Any], None], Connection | None], object]
+"""Renews a lease on the server: for how many milliseconds, who gets the answer, and by which connection."""
 
 
 class Held(Protocol):
     """A lease that is to be renewed.
 
     Attributes:
-        token: Its name on the server.
         term: How long it lasts.
         renewable: There is something to renew.
         in_hand: The program has something in hand that it has not settled.
         progress: Another value after each message that was handed out or settled.
     """
 
-    token: bytes
     term: Term
 
     @property
@@ -268,7 +266,7 @@ class Renewal:
                 if answer == _PAUSED and self._on_paused is not None:
                     self._renewer.call_home(self._on_paused)
 
-        self._step(self._lease.token, milliseconds, on_answer, connection)
+        self._step(milliseconds, on_answer, connection)
 
     def renew_here(self) -> None:
         """Renew the lease over the client's own connection. Called on the event loop."""

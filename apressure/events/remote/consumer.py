@@ -100,7 +100,7 @@ class RemoteEventConsumer(AnyEventConsumer[T, RemoteEventDelivery[Any]]):
         await queue.waits.hold()
         self._held = True
         if not extends:
-            self.hand.end()  # nothing can renew leases
+            self.hand.renewal.end()  # nothing can renew leases
             self._chunk.fixed = self._chunk.size  # those of what is in the buffer would run out
         self._open()
 

@@ -21,7 +21,7 @@ from apressure.connection.sender import soon
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
 from apressure.core.driver import Connection, OnAnswer
-from apressure.core.leases.renewal import Held, Renewal
+from apressure.core.leases.renewal import Renewal
 from apressure.core.waiting import Wait
 from apressure.exceptions import ROLES, PressureError, Role
 from apressure.pressure.engine.answers import collides
@@ -262,11 +262,12 @@ class Steps(Sender):
         self._send(call, [token, lease], on_answer, True, role="consumer", connection=connection)
 
     def renewal(
-        self, lease: Held, role: Role, renewer: Renewer, max_hold: float, shared: bool = False,
+        self, lease: Any, role: Role, renewer: Renewer, max_hold: float, shared: bool = False,
         on_paused: Callable[[], None] | None = None,
     ) -> Renewal:  # fmt: skip
         """Return what keeps a lease on a role renewed; `shared`: it is a member's share of the role."""
-        step = self.renew_shared if shared else functools.partial(self.renew, role)
+        renew = self.renew_shared if shared else functools.partial(self.renew, role)
+        step = functools.partial(renew, lease.token)
         return Renewal(lease, renewer, self.script_keys, step, f"the {role} role", self.name, max_hold, on_paused)
 
     # The queue as a whole.

@@ -53,7 +53,7 @@ class TaskHand(ExtendedHand[TaskDelivery[Any]]):
         super().__init__(core.client.renewer, core.steps, options)
         self._core = core
         self._patient = options.prefetch is not None
-        self._renewal.standstill.excused += not limited
+        self.renewal.standstill.excused += not limited
 
     def send_back(
         self, unseen: Sequence[TaskDelivery[Any]], seen: Sequence[TaskDelivery[Any]]
