@@ -19,7 +19,7 @@ from apressure.connection.client import Client
 from apressure.connection.sender import StepSender, flag
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
-from apressure.core.driver import Connection, OnAnswer
+from apressure.core.driver import OnAnswer
 from apressure.core.due import Due
 from apressure.exceptions import DurabilityError
 from apressure.tasks.engine.answers import Claim, Reservation, Reserved, raw, read, text
@@ -165,12 +165,6 @@ class TaskSteps(StepSender):
                 arguments += pair
         return self._send(self._unnumbered.call("settle"), arguments, on_answer, 0)
 
-    def send_extend(
-        self, claims: Sequence[Claim], lease: int, on_answer: OnAnswer, connection: Connection | None = None
-    ) -> Request:
-        """Renew leases: they last at least so many milliseconds. Answers with `Renewed`."""
-        return self._send(self._unnumbered.call("extend"), [lease, *_named(claims)], on_answer, connection=connection)
-
     def give_back_soon(self, tasks: Sequence[Reserved]) -> asyncio.Future[Any]:
         """Give back tasks that nobody has seen; returns what completes when they are back, or when that failed."""
         changes = [Change("unseen", task.claim) for task in reversed(tasks)]
@@ -178,7 +172,7 @@ class TaskSteps(StepSender):
 
     def reopen_soon(self, claims: Sequence[Claim]) -> asyncio.Future[Any]:
         """Give back tasks that were completed with these claims; returns what completes when they wait again."""
-        arguments = _named(reversed(claims))
+        arguments: list[Argument] = [part for claim in reversed(claims) for part in claim[:2]]
         return self._soon(lambda on_answer: self._send(self._unnumbered.call("reopen"), arguments, on_answer))
 
     # Steps that any number of tasks may run at a time.
@@ -193,10 +187,6 @@ class TaskSteps(StepSender):
         letters: str = await self._ask(lambda on_answer: self.send_settle(changes, ttl, on_answer), undo)
         self.counts.deleted_count += letters.count("1")
         return letters
-
-    async def extend(self, claims: Sequence[Claim], lease: float) -> Any:
-        """Renew leases for at least so many seconds; see `send_extend`."""
-        return await self._ask(lambda on_answer: self.send_extend(claims, int(lease * 1000), on_answer))
 
     async def register(self, listener: bytes, block: bytes, seconds: float, gone: bool = False) -> int:
         """Note a sign of life of a listener, for so many seconds, or that a block of it is gone.
@@ -285,15 +275,6 @@ class TaskSteps(StepSender):
             while (await self.purge(what, MAX_DELETED))[1]:
                 pass
         await self._run("delete", b"0", more=self._its_schedules)
-
-    def _its_schedules(self) -> tuple[bytes, ...]:
-        """The key behind those of every script, for `delete`."""
-        return (self.keys.schedules,)
-
-
-def _named(claims: Iterable[Claim]) -> list[Argument]:
-    """Return the arguments that name claims."""
-    return [part for claim in claims for part in claim[:2]]
 
 
 def _pair(answer: str) -> tuple[int, int]:
