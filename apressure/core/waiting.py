@@ -107,7 +107,6 @@ class Waits(ABC):
         Its exception says that the server cannot be reached.
         """
 
-    @abstractmethod
     def drop(self, wait: Wait) -> None:
         """A step has been answered with this, and nobody waits for it."""
 
@@ -163,11 +162,9 @@ class Waits(ABC):
                 ended += 1
         return ended
 
-    @abstractmethod
     def hand_back(self, role: Any) -> None:
         """Give back what came for operations in this role which have ended."""
 
-    @abstractmethod
     def _stopped(self, wait: Wait) -> None:
         """An operation waits for this no more. A token may have come in this very turn of the event loop."""
 

@@ -66,9 +66,6 @@ class TaskSettler(Settler[Change, str]):
     def _settle(self, changes: Sequence[Change], on_answer: OnAnswer) -> None:
         self._steps.send_settle(changes, self._ttl, on_answer)
 
-    def _outcomes(self, changes: Sequence[Change], answer: str) -> str:  # noqa: ARG002
-        return answer
-
     def _settled(self, changes: Sequence[Change], outcomes: Sequence[str]) -> int:
         return sum(
             outcome == "1" and change.how in ("complete", "fail")

@@ -186,14 +186,6 @@ class TaskWaits(Waits):
         which = 1 if wait.reason == "full" else 0
         return self._admitted(wait.reason, self._channels.park(self._names[which], noted[which], wait.seconds(POLL)))
 
-    # Nothing came for operations which have ended: messages reach everybody.
-
-    def drop(self, wait: Wait) -> None: ...
-
-    def hand_back(self, role: str) -> None: ...
-
-    def _stopped(self, wait: Wait) -> None: ...
-
     def close(self, error: PressureError) -> None:
         """Operations that park from now on get the error."""
         self._closed_by = error

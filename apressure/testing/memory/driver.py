@@ -46,19 +46,10 @@ class MemoryWaits(Waits):
             parked.add_done_callback(lambda _: timer.cancel())
         return parked
 
-    def drop(self, wait: Wait) -> None:
-        """Nothing is kept for an operation that waits."""
-
-    def hand_back(self, role: str) -> None:
-        """Nothing was given to the operations which have ended."""
-
     def close(self, error: PressureError) -> None:
         """Operations that would wait from now on get the error."""
         self._closed_by = error
         self.end(error)
-
-    def _stopped(self, wait: Wait) -> None:
-        """See `hand_back`."""
 
 
 class PutLane(PuttingLane[Putting[New]]):
@@ -90,9 +81,6 @@ class MemorySettler(Settler[Change, bool]):
 
     def _next(self) -> int:
         return min(len(self._waiting), MOST)
-
-    def _outcomes(self, changes: Sequence[Change], answer: list[bool]) -> list[bool]:  # noqa: ARG002
-        return answer
 
     def _settled(self, changes: Sequence[Change], outcomes: Sequence[bool]) -> int:
         return sum(done and change.ack for change, done in zip(changes, outcomes, strict=True))
