@@ -27,6 +27,7 @@ class SharedClient(LoopBound, ABC):
 
     Attributes:
         connection: Its connection for steps.
+        attached: The objects whose operations `aclose` ends.
     """
 
     _KIND = "client"
@@ -35,7 +36,7 @@ class SharedClient(LoopBound, ABC):
 
     def __init__(self) -> None:
         super().__init__()
-        self._attached: set[Attached] = set()
+        self.attached: set[Attached] = set()
         self._unfinished: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> Self:
@@ -68,21 +69,13 @@ class SharedClient(LoopBound, ABC):
         """Whether the client belongs to the running event loop and to this process."""
         return self._loop is asyncio.get_running_loop() and self._pid == os.getpid()
 
-    def attach(self, attached: Attached) -> None:
-        """Have `aclose` end this object's operations."""
-        self._attached.add(attached)
-
-    def detach(self, attached: Attached) -> None:
-        """Undo `attach`: the object was closed."""
-        self._attached.discard(attached)
-
     def finish_before_close(self, task: asyncio.Task[Any]) -> None:
         """Have `aclose` await this task before it closes the connections."""
         self._unfinished.add(task)
         task.add_done_callback(self._unfinished.discard)
 
     def _end_attached(self) -> None:
-        for attached in list(self._attached):
+        for attached in list(self.attached):
             attached.client_closed(ClientClosedError("the client was closed while the operation waited"))
 
 
@@ -131,7 +124,7 @@ class QueueObject(AsyncClosing, ABC, Generic[C, B]):
             raise ClientClosedError("this queue object was closed (aclose); open a new one")
         self._client.check()
         if not self.opened:
-            self._client.attach(self)
+            self._client.attached.add(self)
             self.opened = True
 
     async def unblock(self) -> int:
@@ -171,7 +164,7 @@ class QueueObject(AsyncClosing, ABC, Generic[C, B]):
             for block in list(self.blocks):
                 self._finish(block.end(), "giving back what a closed client had in hand")
         self._release(error)
-        self._client.detach(self)
+        self._client.attached.discard(self)
 
     async def _give_back(self) -> None:
         for block in list(self.blocks):

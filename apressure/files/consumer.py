@@ -121,7 +121,7 @@ class FileConsumer(QueueConsumer[T, FileDelivery[Any]]):
         store = self._receiver.store
         with self._receiver.operation():
             await store.refresh()
-        if store.drained and not store.index.in_flight:
+        if store.index.drained and not store.index.in_flight:
             await self._queue.delete()
 
     def _begin(self) -> None:

@@ -145,7 +145,7 @@ class Receiver(Steps):
     def _nothing(self, idle: Callable[[], bool] | None) -> Wait:
         if self._index.paused:
             return PAUSED
-        if not self.store.drained:
+        if not self._index.drained:
             return EMPTY
         if idle is None or not idle() or not self._index.in_flight:
             name = self.settings.name

@@ -154,11 +154,6 @@ class Index(State):
         return len(self.taken)
 
     @property
-    def empty(self) -> bool:
-        """Whether no message waits or is in flight."""
-        return not (self._ready or self.taken)
-
-    @property
     def drained(self) -> bool:
         """Whether the queue is closed, and nothing waits or is delayed. Messages in flight may come back."""
         return self.closed and not (self._ready or self.unfinished or self.delayed)

@@ -157,7 +157,7 @@ def channels_of(client: Client) -> Channels:
     """Return the channels of a client."""
     if client not in _channels:
         _channels[client] = Channels(client)
-        client.attach(_channels[client])
+        client.attached.add(_channels[client])
     return _channels[client]
 
 
