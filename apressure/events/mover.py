@@ -10,8 +10,8 @@ from apressure.core.waiting import FULL, Wait
 from apressure.events.delivery import EventDelivery
 from apressure.events.driver import RedisDriver
 from apressure.events.engine.steps import Unit
-from apressure.events.ids import new_id
 from apressure.exceptions import DurabilityError, LeaseLostError
+from apressure.items import new_id
 from apressure.protocols import Move
 
 

@@ -30,11 +30,11 @@ from apressure.events.driver import RedisDriver
 from apressure.events.engine.answers import Status
 from apressure.events.engine.letters import Revived, letters, read
 from apressure.events.engine.steps import MAX_EVENTS
-from apressure.events.ids import checked, new_id
+from apressure.events.ids import checked
 from apressure.events.producer import EventProducer
 from apressure.events.remote.address import is_okq
 from apressure.events.statistics import EventQueueStatistics
-from apressure.items import Items, Progress
+from apressure.items import Items, Progress, new_id
 from apressure.protocols import Mover
 
 if TYPE_CHECKING:

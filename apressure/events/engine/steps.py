@@ -21,7 +21,7 @@ from apressure.connection.wire.script import Request, Series
 from apressure.core.driver import OnAnswer
 from apressure.events.engine.answers import Event, Popped, changed, read
 from apressure.events.engine.keys import OURS, PATTERNS, EventKeys, names_among
-from apressure.events.ids import new_id
+from apressure.items import new_id
 
 MAX_EVENTS: Final = 2000
 """The most events in one step, so that it does not hold up the server for more than a few milliseconds."""
