@@ -274,7 +274,7 @@ class LeasedDelivery(Claimed, Generic[T]):
     def excused(self) -> contextlib.AbstractContextManager[None]:
         """Return a block in which its consumer is not taken for stuck: it waits for another queue."""
         hand = self._in_hand
-        return contextlib.nullcontext() if hand is None else hand.renewal.standstill.excuse()  # type: ignore[no-any-return]
+        return contextlib.nullcontext() if hand is None else hand.renewal.standstill.excuse()
 
     # How it is settled.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from apressure.concurrency.settle import set_result_once, wait_for_answer
-from apressure.core.consumer import Consumed, ConsumerOptions, QueueConsumer
+from apressure.core.consumer import ConsumerOptions, QueueConsumer
 from apressure.core.delivery import LeasedDelivery
 from apressure.core.driver import OnAnswer
 from apressure.core.leases.in_hand import ClaimHand
@@ -22,7 +22,7 @@ T = TypeVar("T")
 D = TypeVar("D", bound=LeasedDelivery[Any])
 
 
-class Fetched(Consumed, Protocol):
+class Fetched(Protocol):
     """A queue object on a Redis server, as its consumers see it."""
 
     @property
@@ -54,8 +54,7 @@ class FetchingConsumer(QueueConsumer[T, D], Generic[T, D]):
 
     def __init__(self, queue: Fetched, hand: ClaimHand[D], chunk: Chunk, options: ConsumerOptions) -> None:
         self._steps = queue.steps
-        super().__init__([queue], hand, chunk, options, self._steps.settle_timeout)
-        self._fetched = queue
+        super().__init__(queue, hand, chunk, options, self._steps.settle_timeout)
         self._series = self._steps.series()
         self._expected = queue.expected
 
@@ -64,7 +63,7 @@ class FetchingConsumer(QueueConsumer[T, D], Generic[T, D]):
         """Give a sign of life, and mend what those have left that give none."""
 
     async def _flush(self) -> None:
-        await asyncio.wait((self._fetched.settler.flushed(),))
+        await asyncio.wait((self._queue.settler.flushed(),))
 
     def _send(self, step: Callable[[OnAnswer], object]) -> asyncio.Future[Any]:
         """Send a step that claims messages; what it brings is in the buffer when the future has its answer."""
@@ -74,7 +73,7 @@ class FetchingConsumer(QueueConsumer[T, D], Generic[T, D]):
         def on_answer(answer: Any) -> None:
             if (messages := self._steps.messages(answer)) is not None:
                 self._steps.note(answer)
-                self.hand.took(self._fetched.deliveries(messages, until, self.hand))
+                self.hand.took(self._queue.deliveries(messages, until, self.hand))
                 if self._state == "left":  # the block has ended meanwhile
                     self.hand.give_back_unseen()
             elif isinstance(answer, Wait) and answer.reason == "paused":

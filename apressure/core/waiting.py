@@ -107,7 +107,7 @@ class Waits(ABC):
         Its exception says that the server cannot be reached.
         """
 
-    def drop(self, wait: Wait) -> None:
+    def drop(self, wait: Wait) -> None:  # noqa: B027
         """A step has been answered with this, and nobody waits for it."""
 
     def until(
@@ -162,10 +162,10 @@ class Waits(ABC):
                 ended += 1
         return ended
 
-    def hand_back(self, role: Any) -> None:
+    def hand_back(self, role: Any) -> None:  # noqa: B027
         """Give back what came for operations in this role which have ended."""
 
-    def _stopped(self, wait: Wait) -> None:
+    def _stopped(self, wait: Wait) -> None:  # noqa: B027
         """An operation waits for this no more. A token may have come in this very turn of the event loop."""
 
     def _refused(self) -> Parked | None:
@@ -219,7 +219,7 @@ class ServerWaits(Waits):
     def note(self) -> list[int]:
         return [waiter.generation for waiter in self._all]
 
-    def drop(self, wait: Wait) -> None:
+    def drop(self, wait: Wait) -> None:  # noqa: B027
         """A step has been answered with this, and nobody waits for it: another client watches the queue."""
         if wait.reason == "watch":
             self.watching = True

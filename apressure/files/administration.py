@@ -171,7 +171,8 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
 
         Cancelled, some of them are given back.
         """
-        return await self._each(self._receiver.requeue, lambda: self._store.index.taken.oldest_first())
+        index = self._store.index
+        return await self._each(self._receiver.requeue, lambda: index.taken.oldest_first())  # noqa: PLW0108 (a listing replaces it)
 
     # What is behind the operations of every kind.
 

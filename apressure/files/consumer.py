@@ -104,13 +104,13 @@ class FileConsumer(QueueConsumer[T, FileDelivery[Any]]):
     """The consuming end of a `FileQueue`. An acknowledgement is awaited: it deletes a file."""
 
     hand: FileHand
+    _queue: Core[Any]
 
     def __init__(self, queue: Core[Any], receiver: Receiver, options: ConsumerOptions) -> None:
         chunk = Chunk(options.prefetch or _PREFETCH)
         # Its end takes as long as the file system does.
-        super().__init__([queue], FileHand(receiver, options), chunk, options, math.inf)
+        super().__init__(queue, FileHand(receiver, options), chunk, options, math.inf)
         chunk.turn_at = 0.0  # each item has to be looked at: the queue may be paused
-        self._queue = queue
         self._receiver = receiver
 
     async def _enter(self) -> None:

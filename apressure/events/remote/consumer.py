@@ -80,7 +80,7 @@ class RemoteEventConsumer(AnyEventConsumer[T, RemoteEventDelivery[Any]]):
 
     def __init__(self, queue: OkqDriver[Any], options: ConsumerOptions) -> None:
         chunk, patience = Chunk(options.prefetch, MAX_PREFETCH), queue.client.settings.settle_timeout
-        super().__init__([queue], RemoteHand(queue, options), chunk, options, patience)
+        super().__init__(queue, RemoteHand(queue, options), chunk, options, patience)
         self.queue = queue
         self.name = queue.name
         self._expected = queue.expected

@@ -110,6 +110,7 @@ class TaskConsumer(FetchingConsumer[T, TaskDelivery[Any]]):
     """
 
     hand: TaskHand
+    _queue: Core[Any]
     _heartbeat = 5.0
 
     def __init__(
@@ -120,7 +121,6 @@ class TaskConsumer(FetchingConsumer[T, TaskDelivery[Any]]):
         options = ConsumerOptions(manual, delete, prefetch, seconds, max_hold_of(max_hold))
         hand = TaskHand(queue, options, limited=max_hold is not None)
         super().__init__(queue, hand, Chunk(prefetch, MAX_PREFETCH, one_by_one=True), options)
-        self._queue = queue
         self._timer: asyncio.TimerHandle | None = None
         self._looked_at = 0
         self._orphans = Orphans(queue)

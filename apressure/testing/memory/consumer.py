@@ -59,7 +59,7 @@ class MemoryConsumer(FetchingConsumer[T, MemoryDelivery[Any]]):
         self._want = Want(int(options.lease * 1000), limit, self._expected)
 
     async def _enter(self) -> None:
-        self._check_queues()
+        self._queue.check()
         self._open()
 
     async def _beat(self) -> None:
