@@ -219,7 +219,7 @@ class ServerWaits(Waits):
     def note(self) -> list[int]:
         return [waiter.generation for waiter in self._all]
 
-    def drop(self, wait: Wait) -> None:  # noqa: B027
+    def drop(self, wait: Wait) -> None:
         """A step has been answered with this, and nobody waits for it: another client watches the queue."""
         if wait.reason == "watch":
             self.watching = True
