@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Final, Generic, TypeVar
 
@@ -213,3 +214,10 @@ class Items(Generic[T]):
 def _cancellations() -> int:
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
+
+
+def new_id() -> bytes:
+    """Return a random id, a UUID of version 4."""
+    raw = os.urandom(16).hex()
+    variant = "89ab"[int(raw[16], 16) & 3]
+    return f"{raw[:8]}-{raw[8:12]}-4{raw[13:16]}-{variant}{raw[17:20]}-{raw[20:]}".encode()

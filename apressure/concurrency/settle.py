@@ -134,3 +134,10 @@ def set_result_once(future: asyncio.Future[Any], value: Any) -> None:
     """Set a future's result, unless its waiter was cancelled meanwhile."""
     if not future.done():
         future.set_result(value)
+
+
+def raised(outcome: Any) -> Any:
+    """Return an outcome, or raise it if it is an error."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome

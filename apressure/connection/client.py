@@ -65,20 +65,9 @@ class Client(SharedClient):
     def __repr__(self) -> str:
         return f"<Client {self.id!r} at {self.server.address}>"
 
-    async def aclose(self) -> None:
-        """Release the connections, after waiting up to `settle_timeout` seconds for pending replies.
-
-        Operations that still wait raise ClientClosedError. Closing twice is allowed. Cancelled, it releases the
-        connections all the same.
-        """
-        if self._closed:
-            return
-        self._closed = True
-        self._end_attached()
+    async def _release(self) -> None:
         for rounds in self._rounds.values():
             rounds.end()
-        if not self.on_its_loop:
-            return  # never used, or its connections belong to another event loop or to the parent process
         logs.closing(len(self._connections))
         unfinished, timeout = asyncio.gather(*self._unfinished, return_exceptions=True), self.settings.settle_timeout
         try:

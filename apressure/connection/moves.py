@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from apressure.connection.client import Client
-from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.connection.sender import Sender
 from apressure.exceptions import ExactlyOnceError, LeaseLostError, PermissionDeniedError
 
 MOST_RESULTS: Final = 100_000
@@ -19,37 +18,22 @@ _NONCE_MS: Final = 60_000
 """Milliseconds after which the key that recognizes a server expires, if it is not deleted before."""
 
 
-class End(NamedTuple):
-    """A queue that messages are moved from, or to.
-
-    Attributes:
-        client: Its client.
-        connection: The connection for its steps.
-        keys: Its keys.
-        probe: A key beside them that nobody else uses.
-    """
-
-    client: Client
-    connection: ReconnectingConnection
-    keys: tuple[bytes, ...]
-    probe: bytes
-
-
-async def obstacle(here: End, there: End, slots: str) -> str:
+async def obstacle(here: Sender, there: Sender, slots: str) -> str:
     """Return why no single step can write to both queues; empty if one can.
 
     Args:
-        here: The source.
-        there: The destination.
+        here: The steps of the source.
+        there: The steps of the destination.
         slots: What to say of queues in different slots of a cluster.
 
     Raises:
         PressureError: A server cannot be asked.
     """
-    if here.client.settings.durability != there.client.settings.durability:
+    node = there.connection.node
+    if here.connection.node.settings.durability != node.settings.durability:
         return "the two queues have different durability=; give both the same, or one client"
     try:
-        there.client.server.node_of((*there.keys, *here.keys))
+        node.server.node_of((*there.script_keys, *here.script_keys))
     except ValueError:
         return f"they are in different slots of the cluster; {slots}"
     try:
@@ -59,20 +43,16 @@ async def obstacle(here: End, there: End, slots: str) -> str:
     return "" if same else "they are on different servers, or in different databases; put both into one"
 
 
-async def _same_server(here: End, there: End) -> bool:
+async def _same_server(here: Sender, there: Sender) -> bool:
     """Return whether a key that one client writes is visible to the other. (Addresses have aliases.)"""
+    probe = here.keys.operation(os.urandom(16).hex())  # nobody else uses it
     # `reads`: each of them may be carried out twice, so a reply that was lost is no reason to fail.
     while True:
-        await here.connection.ask(b"SET", here.probe, b":", b"PX", _NONCE_MS, reads=True)
-        found = bool(await there.connection.ask(b"EXISTS", here.probe, reads=True))
+        await here.connection.ask(b"SET", probe, b":", b"PX", _NONCE_MS, reads=True)
+        found = bool(await there.connection.ask(b"EXISTS", probe, reads=True))
         # A replica that took over meanwhile may not have heard of the key, whose absence says nothing then.
-        if await here.connection.ask(b"DEL", here.probe, reads=True) or found:
+        if await here.connection.ask(b"DEL", probe, reads=True) or found:
             return found
-
-
-def probe() -> str:
-    """Return the ending of a key that nobody else uses."""
-    return os.urandom(16).hex()
 
 
 def impossible(source: Any, destination: Any, why: str) -> ExactlyOnceError:

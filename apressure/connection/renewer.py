@@ -27,8 +27,7 @@ from apressure.connection.server import Node, Outages, Server
 from apressure.connection.settings import Settings
 from apressure.connection.wire.channel import no_room
 from apressure.connection.wire.reconnecting import ReconnectingConnection
-from apressure.core.leases.renewal import RETRY, Renewal
-from apressure.core.leases.timer import Timer, look_at
+from apressure.core.leases.renewal import RETRY, Renewal, Timer, look_at
 from apressure.exceptions import (
     AuthenticationError,
     ConnectionLimitError,
@@ -55,7 +54,7 @@ class Renewer(Timer):
         server: The client's server.
 
     Attributes:
-        home, home_thread, turned_at, late: As for `driver.Renewer`.
+        home, home_thread, turned_at, late: As for `Timer`.
     """
 
     def __init__(self, server: Server) -> None:

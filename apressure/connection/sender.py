@@ -119,6 +119,21 @@ class StepSender(Sender, ABC):
         """Look at the queue. It changes nothing."""
         return await self._run("status")
 
+    def send_extend(
+        self, claims: Iterable[Any], lease: int, on_answer: OnAnswer, connection: Connection | None = None
+    ) -> Request:
+        """Have claims last at least so many milliseconds: each begins with an id and a token."""
+        arguments: list[Argument] = [lease, *(part for claim in claims for part in claim[:2])]
+        return self._send(self._unnumbered.call("extend"), arguments, on_answer, connection=connection)
+
+    async def extend(self, claims: Iterable[Any], lease: float) -> Any:
+        """Have claims last for at least so many seconds from now; see `send_extend`."""
+        return await self._ask(lambda on_answer: self.send_extend(claims, int(lease * 1000), on_answer))
+
+    def _its_schedules(self) -> tuple[bytes, ...]:
+        """The key behind those of every script, for a step that deletes the queue."""
+        return (self.keys.schedules,)
+
     async def _run(self, name: str, *arguments: Argument, more: Callable[[], tuple[bytes, ...]] = tuple) -> Any:
         """Run a step that can be repeated as it is. `more` as for `Series.call`: the same for each step of a name."""
         return await self._ask(lambda on_answer: self._send(self._unnumbered.call(name, more), [*arguments], on_answer))

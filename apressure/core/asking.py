@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from apressure.concurrency.settle import set_result_once, wait_shielded
+from apressure.concurrency.settle import raised, set_result_once, wait_shielded
 from apressure.core.driver import Connection, OnAnswer, Request
 
 Undo = Callable[[Any], asyncio.Future[Any] | None]
@@ -50,7 +50,4 @@ async def ask(
         undone = undo(future.result()) if future.done() and undo is not None else None
         await wait_shielded(undone or future, settle_timeout)
         raise
-    answer = future.result()
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+    return raised(future.result())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, Self, TypeVar
 
 from apressure import logs
 from apressure.concurrency import background
@@ -20,19 +20,6 @@ from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotEx
 
 T = TypeVar("T")
 D = TypeVar("D", bound=LeasedDelivery[Any])
-
-
-class Consumed(Protocol):
-    """A queue object that is consumed.
-
-    Attributes:
-        blocks: The blocks of its consumers that are open.
-    """
-
-    blocks: set[Any]
-
-    def check(self) -> None:
-        """Raise if it cannot be used."""
 
 
 class ConsumerOptions(NamedTuple):
@@ -74,7 +61,7 @@ class QueueConsumer(ABC, Generic[T, D]):
         EventQueue with the address of a released okq: leases are not renewed, and the loop never ends.
 
     Args:
-        queues: The queue objects that it consumes from.
+        queue: The queue object that it consumes from, or the driver of it: it has `blocks`, and `check`.
         hand: What it has in hand.
         chunk: How many deliveries it asks for at a time.
         options: What the program says.
@@ -89,14 +76,14 @@ class QueueConsumer(ABC, Generic[T, D]):
 
     def __init__(
         self,
-        queues: Sequence[Consumed],
+        queue: Any,
         hand: ClaimHand[D],
         chunk: Chunk,
         options: ConsumerOptions,
         settle_timeout: float,
     ) -> None:
         self.hand = hand
-        self._sources = queues
+        self._queue = queue
         self._chunk = chunk
         self._settle_timeout = settle_timeout
         self._manual = options.manual
@@ -153,8 +140,7 @@ class QueueConsumer(ABC, Generic[T, D]):
 
     def _open(self, registration: asyncio.Task[None] | None = None) -> None:
         """The block begins; `registration` gives signs of life until it ends."""
-        for queue in self._sources:
-            queue.blocks.add(self)
+        self._queue.blocks.add(self)
         self._state = "open"
         self._registration = registration
         self._log("role_taken")
@@ -187,9 +173,8 @@ class QueueConsumer(ABC, Generic[T, D]):
         Cancelled, or in a hurry, this waits for that for up to `settle_timeout` seconds.
         """
         state, self._task = self._state, None
-        self.hand.end()
-        for queue in self._sources:
-            queue.blocks.discard(self)
+        self.hand.renewal.end()
+        self._queue.blocks.discard(self)
         if state != "open":
             return
         self._state = "ending"
@@ -264,7 +249,7 @@ class QueueConsumer(ABC, Generic[T, D]):
                     return self._hand_out(buffer.popleft(), now)
                 if (delivery := await self._next_of_buffer()) is not None:
                     return self._hand_out(delivery, now)
-            self._check_queues()  # where the queue object was closed meanwhile, what came has gone back
+            self._queue.check()  # where the queue object was closed meanwhile, what came has gone back
             try:
                 await self._receive()
             except QueueClosedError:
@@ -307,17 +292,13 @@ class QueueConsumer(ABC, Generic[T, D]):
         """Whether the current item was delivered before."""
         return self.attempts > 1
 
-    def _check_queues(self) -> None:
-        for queue in self._sources:
-            queue.check()
-
     def _begin(self) -> None:
         """An iteration begins: check that it may."""
-        self._check_queues()
+        self._queue.check()
         if self._state != "open":
             raise RuntimeError("iterate inside the consumer's block: async with queue.consumer() as consumer")
         if self._iterating.check():
-            self.hand.note_task()
+            self.hand.renewal.note_task()
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
 
     async def _acknowledge(self) -> None:

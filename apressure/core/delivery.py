@@ -89,15 +89,11 @@ class Hand(Protocol):
 
     Attributes:
         claims: The deliveries that are neither settled nor lost; each one is its own key.
+        renewal: What keeps its leases renewed.
     """
 
     claims: dict[Any, Any]
-
-    def excused(self) -> contextlib.AbstractContextManager[None]:
-        """Return a block in which the consumer is not stuck."""
-
-    def extended(self, seconds: float) -> None:
-        """The program has extended a lease."""
+    renewal: Any
 
     def failed(self, error: Exception) -> None:
         """An acknowledgement that nobody waits for has failed."""
@@ -269,7 +265,7 @@ class LeasedDelivery(Claimed, Generic[T]):
         if not await self._extend(seconds) and not self.settled:  # meanwhile
             raise self.lost("extended")
         if self._in_hand is not None:
-            self._in_hand.extended(seconds)
+            self._in_hand.renewal.standstill.extend(seconds)
 
     def renewed(self, until: float) -> None:
         """Note that the lease lasts until then at least. A kind may have it called in any thread."""
@@ -277,7 +273,8 @@ class LeasedDelivery(Claimed, Generic[T]):
 
     def excused(self) -> contextlib.AbstractContextManager[None]:
         """Return a block in which its consumer is not taken for stuck: it waits for another queue."""
-        return contextlib.nullcontext() if self._in_hand is None else self._in_hand.excused()
+        hand = self._in_hand
+        return contextlib.nullcontext() if hand is None else hand.renewal.standstill.excuse()
 
     # How it is settled.
 

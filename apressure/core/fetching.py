@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from apressure.concurrency.settle import set_result_once, wait_for_answer
-from apressure.core.consumer import Consumed, ConsumerOptions, QueueConsumer
+from apressure.core.consumer import ConsumerOptions, QueueConsumer
 from apressure.core.delivery import LeasedDelivery
 from apressure.core.driver import OnAnswer
 from apressure.core.leases.in_hand import ClaimHand
@@ -22,7 +22,7 @@ T = TypeVar("T")
 D = TypeVar("D", bound=LeasedDelivery[Any])
 
 
-class Fetched(Consumed, Protocol):
+class Fetched(Protocol):
     """A queue object on a Redis server, as its consumers see it."""
 
     @property
@@ -54,8 +54,7 @@ class FetchingConsumer(QueueConsumer[T, D], Generic[T, D]):
 
     def __init__(self, queue: Fetched, hand: ClaimHand[D], chunk: Chunk, options: ConsumerOptions) -> None:
         self._steps = queue.steps
-        super().__init__([queue], hand, chunk, options, self._steps.settle_timeout)
-        self._fetched = queue
+        super().__init__(queue, hand, chunk, options, self._steps.settle_timeout)
         self._series = self._steps.series()
         self._expected = queue.expected
 
@@ -63,16 +62,8 @@ class FetchingConsumer(QueueConsumer[T, D], Generic[T, D]):
     async def _beat(self) -> None:
         """Give a sign of life, and mend what those have left that give none."""
 
-    @abstractmethod
-    def _messages(self, answer: Any) -> list[Any] | None:
-        """Return the messages that a step has claimed; None if its answer tells of something else."""
-
-    @abstractmethod
-    def _note(self, answer: Any) -> None:
-        """Count and log what a step has done."""
-
     async def _flush(self) -> None:
-        await asyncio.wait((self._fetched.settler.flushed(),))
+        await asyncio.wait((self._queue.settler.flushed(),))
 
     def _send(self, step: Callable[[OnAnswer], object]) -> asyncio.Future[Any]:
         """Send a step that claims messages; what it brings is in the buffer when the future has its answer."""
@@ -80,14 +71,14 @@ class FetchingConsumer(QueueConsumer[T, D], Generic[T, D]):
         until = self.hand.clock() + self.hand.term.seconds
 
         def on_answer(answer: Any) -> None:
-            if (messages := self._messages(answer)) is not None:
-                self._note(answer)
-                self.hand.took(self._fetched.deliveries(messages, until, self.hand))
+            if (messages := self._steps.messages(answer)) is not None:
+                self._steps.note(answer)
+                self.hand.took(self._queue.deliveries(messages, until, self.hand))
                 if self._state == "left":  # the block has ended meanwhile
                     self.hand.give_back_unseen()
             elif isinstance(answer, Wait) and answer.reason == "paused":
                 self.hand.give_back_unseen()  # this client had asked in advance
-            elif isinstance(answer, DurabilityError) and (messages := self._messages(answer.answer)):
+            elif isinstance(answer, DurabilityError) and (messages := self._steps.messages(answer.answer)):
                 self._steps.give_back_soon(messages)
             set_result_once(done, answer)
 

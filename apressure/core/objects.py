@@ -27,6 +27,7 @@ class SharedClient(LoopBound, ABC):
 
     Attributes:
         connection: Its connection for steps.
+        attached: The objects whose operations `aclose` ends.
     """
 
     _KIND = "client"
@@ -35,7 +36,7 @@ class SharedClient(LoopBound, ABC):
 
     def __init__(self) -> None:
         super().__init__()
-        self._attached: set[Attached] = set()
+        self.attached: set[Attached] = set()
         self._unfinished: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> Self:
@@ -47,22 +48,26 @@ class SharedClient(LoopBound, ABC):
             raise
         return self
 
-    @abstractmethod
     async def aclose(self) -> None:
-        """End the objects that use the client, and release the connections."""
+        """Release the connections, after waiting up to `settle_timeout` seconds for pending replies.
+
+        Operations that still wait raise ClientClosedError. Closing twice is allowed. Cancelled, it releases the
+        connections all the same.
+        """
+        if not self._closed:
+            self._closed = True
+            self._end_attached()
+            if self.on_its_loop:  # otherwise never used, or of another event loop or the parent process
+                await self._release()
+
+    @abstractmethod
+    async def _release(self) -> None:
+        """Wait for what is unfinished, and release the connections."""
 
     @property
     def on_its_loop(self) -> bool:
         """Whether the client belongs to the running event loop and to this process."""
         return self._loop is asyncio.get_running_loop() and self._pid == os.getpid()
-
-    def attach(self, attached: Attached) -> None:
-        """Have `aclose` end this object's operations."""
-        self._attached.add(attached)
-
-    def detach(self, attached: Attached) -> None:
-        """Undo `attach`: the object was closed."""
-        self._attached.discard(attached)
 
     def finish_before_close(self, task: asyncio.Task[Any]) -> None:
         """Have `aclose` await this task before it closes the connections."""
@@ -70,7 +75,7 @@ class SharedClient(LoopBound, ABC):
         task.add_done_callback(self._unfinished.discard)
 
     def _end_attached(self) -> None:
-        for attached in list(self._attached):
+        for attached in list(self.attached):
             attached.client_closed(ClientClosedError("the client was closed while the operation waited"))
 
 
@@ -119,7 +124,7 @@ class QueueObject(AsyncClosing, ABC, Generic[C, B]):
             raise ClientClosedError("this queue object was closed (aclose); open a new one")
         self._client.check()
         if not self.opened:
-            self._client.attach(self)
+            self._client.attached.add(self)
             self.opened = True
 
     async def unblock(self) -> int:
@@ -159,7 +164,7 @@ class QueueObject(AsyncClosing, ABC, Generic[C, B]):
             for block in list(self.blocks):
                 self._finish(block.end(), "giving back what a closed client had in hand")
         self._release(error)
-        self._client.detach(self)
+        self._client.attached.discard(self)
 
     async def _give_back(self) -> None:
         for block in list(self.blocks):
@@ -182,3 +187,42 @@ class QueueObject(AsyncClosing, ABC, Generic[C, B]):
                 await work
 
         self._client.finish_before_close(background.start(quietly(), what))
+
+
+class Fronting(AsyncClosing):
+    """What a program opens to use a queue, where a `QueueObject` behind it does the work."""
+
+    _behind: QueueObject[Any, Any]
+
+    @property
+    def opened(self) -> bool:
+        """Whether the object has been used."""
+        return self._behind.opened
+
+    async def __aenter__(self) -> Self:
+        await self._behind.__aenter__()
+        return self
+
+    async def aclose(self) -> None:
+        """Release this object's connections; the queue itself stays as it is.
+
+        Waiting operations get ClientClosedError, and consumers' blocks give back what they have in hand. A client that
+        was given as `client=` stays open. Cancelled, the connections are released all the same.
+
+        On this kind:
+            AsyncQueue: Unsettled deliveries of `receive` are given back.
+            EventQueue: Deliveries of `receive` stay in flight until their lease ends.
+        """
+        await self._behind.aclose()
+
+    def check(self) -> None:
+        """Raise a clear error if the object cannot be used."""
+        self._behind.check()
+
+    async def unblock(self) -> int:
+        """End this object's blocked operations: each raises OperationUnblockedError. Nothing was put or taken.
+
+        Returns:
+            How many operations were blocked.
+        """
+        return await self._behind.unblock()

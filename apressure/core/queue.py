@@ -6,7 +6,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from datetime import datetime
-from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, overload
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, overload
 
 from apressure import validation
 from apressure.concurrency.deadline import with_deadline, within
@@ -20,31 +20,12 @@ from apressure.exceptions import QueueClosedError, QueueEmptyError
 from apressure.items import Items, Progress
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 D = TypeVar("D", bound=LeasedDelivery[Any])
 D_any = TypeVar("D_any")
 Put = TypeVar("Put")
 
 
-class _Gets(Protocol[T_co]):
-    async def get(self) -> T_co: ...
-
-
-class Iterating(Generic[T]):
-    """A queue with `get`, whose items `async for` gets."""
-
-    def __aiter__(self) -> Self:
-        """Get items until the queue is closed and drained: at-most-once. `consumer` is at-least-once."""
-        return self
-
-    async def __anext__(self: _Gets[T]) -> T:
-        try:
-            return await self.get()
-        except QueueClosedError:
-            raise StopAsyncIteration from None
-
-
-class AnyQueue(Letters[T], Schedules[T], Iterating[T], Generic[T, D_any, Put]):
+class AnyQueue(Letters[T], Schedules[T], Generic[T, D_any, Put]):
     """A queue as a program sees it, whatever its consumers are.
 
     `T` is what items are, `D_any` what deliveries are, and `Put` what `put` returns: an id, or None.
@@ -88,6 +69,16 @@ class AnyQueue(Letters[T], Schedules[T], Iterating[T], Generic[T, D_any, Put]):
         self.check()
 
     # What programs call.
+
+    def __aiter__(self) -> Self:
+        """Get items until the queue is closed and drained: at-most-once. `consumer` is at-least-once."""
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            return await self.get()
+        except QueueClosedError:
+            raise StopAsyncIteration from None
 
     async def put(
         self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None,

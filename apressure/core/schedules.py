@@ -11,23 +11,13 @@ import logging
 from abc import abstractmethod
 from typing import Final, Generic, Protocol, TypeVar
 
+from apressure import exceptions as errors
 from apressure import logs
 from apressure.concurrency.deadline import with_deadline
 from apressure.core.administration import Administration
 from apressure.core.errors import closed
 from apressure.core.occasions import Look, Missed, Schedule, checked, checked_name, decode
 from apressure.core.waiting import FULL
-from apressure.exceptions import (
-    OutcomeUnknownError,
-    PermissionDeniedError,
-    PressureError,
-    QueueDoesNotExistError,
-    QueueError,
-    QueueInUseError,
-    ScheduleDoesNotExistError,
-    ScriptingRefusedError,
-    ServerTooOldError,
-)
 from apressure.items import Items
 
 T = TypeVar("T")
@@ -38,7 +28,7 @@ LOOK: Final = 5.0
 """Seconds after which a driver looks again: then it knows a schedule that others have changed."""
 AGAIN: Final = 1.0
 """Seconds after which a driver tries again to put an item that the queue has refused."""
-UNAVAILABLE: Final = (ServerTooOldError, ScriptingRefusedError, PermissionDeniedError)
+UNAVAILABLE: Final = (errors.ServerTooOldError, errors.ScriptingRefusedError, errors.PermissionDeniedError)
 """What says that there are no schedules on this server, or that they are not for this client."""
 MOST: Final = 1000
 """The most schedules of a queue."""
@@ -227,7 +217,7 @@ class Schedules(Administration, Generic[T]):
             return None if await self._schedules.write(name, was, becomes) else 0.0
         try:
             outcome = await self._schedules.put(name, was, becomes, before.raw)
-        except OutcomeUnknownError:
+        except errors.OutcomeUnknownError:
             return 0.0  # the record tells whether it was put
         if outcome == "put":
             logger.debug("the schedule %r has put an item into the queue %r", name, self.name)
@@ -254,7 +244,7 @@ class Schedules(Administration, Generic[T]):
         now, records = await self._read()
         was = records.get(name)
         if was is None:
-            raise ScheduleDoesNotExistError(f"the queue {self.name!r} has no schedule {name!r}", name=self.name)
+            raise errors.ScheduleDoesNotExistError(f"the queue {self.name!r} has no schedule {name!r}", name=self.name)
         return now, was
 
     async def _read(self) -> tuple[int, dict[str, bytes]]:
@@ -278,7 +268,7 @@ class Schedules(Administration, Generic[T]):
             logs.schedule_damaged(self.name, name, error)
             return None
 
-    def _refused(self, outcome: str) -> PressureError:
+    def _refused(self, outcome: str) -> errors.PressureError:
         """Return the error for an item that the queue has refused."""
         match outcome:
             case "closed":
@@ -286,9 +276,9 @@ class Schedules(Administration, Generic[T]):
             case "full":
                 return FULL.error(self.name)
             case "missing":
-                return QueueDoesNotExistError(f"the queue {self.name!r} does not exist", name=self.name)
+                return errors.QueueDoesNotExistError(f"the queue {self.name!r} does not exist", name=self.name)
             case "busy":
                 text = f"the queue {self.name!r} has an exclusive producer"
-                return QueueInUseError(text, name=self.name, role="producer", holder=None)
+                return errors.QueueInUseError(text, name=self.name, role="producer", holder=None)
             case _:
-                return QueueError(f"the queue {self.name!r} takes no item now ({outcome})", name=self.name)
+                return errors.QueueError(f"the queue {self.name!r} takes no item now ({outcome})", name=self.name)

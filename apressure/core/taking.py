@@ -12,18 +12,21 @@ import functools
 import itertools
 import logging
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from apressure.concurrency.settle import set_result_once
+from apressure.concurrency.handover import note_taken
+from apressure.concurrency.settle import set_result_once, wait_for_answer, wait_shielded
 from apressure.core.driver import Request
 from apressure.core.lanes import CARRIED, WITHDRAWN, Entry, Lane
 from apressure.core.waiting import EMPTY, Wait
 from apressure.exceptions import DurabilityError, OutcomeUnknownError
+from apressure.items import Items
 
 logger = logging.getLogger("apressure")
 
 M = TypeVar("M")
+T = TypeVar("T")
 
 
 class Wanted(Protocol):
@@ -102,6 +105,7 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
 
     def __init__(self, steps: Any, waits: Any) -> None:
         super().__init__(steps, waits)
+        self._series = steps.series()
         self._want: W | None = None  # of the step that is on its way, or was the last
         self._places = itertools.count(1)
         self._back: list[_Back] = []
@@ -110,17 +114,17 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
     def _take(self, most: int, want: W, waits: bool) -> Request:
         """Send a step that takes up to `most` messages; `waits`: where there are none, somebody waits for them."""
 
-    @abstractmethod
     def _messages(self, answer: Any) -> Sequence[M]:
         """Return the messages of an answer."""
+        return self._steps.messages(answer) or []
 
-    @abstractmethod
     def _note(self, answer: Any) -> None:
         """Count and log what a step has taken."""
+        self._steps.note(answer)
 
-    @abstractmethod
     def _return(self, step: int, messages: Sequence[M]) -> asyncio.Future[Any]:
         """Send a step that makes messages, oldest first, the first in line; the future gets its answer."""
+        return self._steps.give_back_soon(messages)  # type: ignore[no-any-return]
 
     def _fate(self, messages: Sequence[M]) -> str:
         """Return what becomes of messages that cannot be given back."""
@@ -239,3 +243,34 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
 def _end(outcome: asyncio.Future[Any], _: asyncio.Future[None]) -> None:
     """What was taken for a cancelled caller is back: it need not wait any longer."""
     set_result_once(outcome, [])
+
+
+async def got(
+    items: Items[T],
+    messages: Sequence[bytes],
+    give_back: Callable[[int, int | None], asyncio.Future[None]],
+    patience: float,
+) -> list[T]:
+    """Decode what a get has taken, up to a message that cannot be decoded. All behind that is given back.
+
+    Args:
+        items: Decodes.
+        messages: What was taken.
+        give_back: Gives back what was taken from one place to another.
+        patience: Seconds for which a cancelled caller waits for that.
+
+    Raises:
+        DecodeError: The first one cannot be decoded.
+    """
+    decoded, broken = items.decode_first(messages)
+    kept = max(1, len(decoded))
+    if kept < len(messages):
+        try:
+            await wait_for_answer(give_back(kept, None), None, patience)
+        except asyncio.CancelledError:  # then the caller gets none of them
+            await wait_shielded(give_back(0, kept), patience)
+            raise
+    note_taken(lambda: asyncio.wait((give_back(0, kept),)))
+    if broken is not None:
+        raise broken
+    return decoded

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Literal, NamedTuple, TypeVar
@@ -106,8 +107,7 @@ class Waits(ABC):
         Its exception says that the server cannot be reached.
         """
 
-    @abstractmethod
-    def drop(self, wait: Wait) -> None:
+    def drop(self, wait: Wait) -> None:  # noqa: B027
         """A step has been answered with this, and nobody waits for it."""
 
     def until(
@@ -162,12 +162,10 @@ class Waits(ABC):
                 ended += 1
         return ended
 
-    @abstractmethod
-    def hand_back(self, role: Any) -> None:
+    def hand_back(self, role: Any) -> None:  # noqa: B027
         """Give back what came for operations in this role which have ended."""
 
-    @abstractmethod
-    def _stopped(self, wait: Wait) -> None:
+    def _stopped(self, wait: Wait) -> None:  # noqa: B027
         """An operation waits for this no more. A token may have come in this very turn of the event loop."""
 
     def _refused(self) -> Parked | None:
@@ -184,3 +182,66 @@ class Waits(ABC):
         future.add_done_callback(self._parked.pop)
         self.blocked.until(reason, future)
         return future
+
+
+class ServerWaits(Waits):
+    """The waits of a queue on a server, where connections block on its lists.
+
+    Of the clients that wait for messages, one watches the queue, and a put gives the next one in line its turn.
+
+    Args:
+        server: The client's server: its connections are limited.
+        resign: Called when nobody waits for messages here any more, with the place, and whether its turn had come.
+
+    Attributes:
+        place: This client's place in the line of those that wait for messages.
+        messages: Waits for messages, if this client watches the queue.
+        turns: Waits for this client's turn.
+        watching: It watches the queue, or a step has said that it is to.
+    """
+
+    messages: Any
+    turns: Any
+    _all: tuple[Any, ...]
+    """The waiters."""
+
+    _waiters: dict[Reason, tuple[Any, ...]]
+    """Those that a wait with this reason is for."""
+
+    def __init__(self, server: Any, resign: Callable[[bytes, bool], None]) -> None:
+        super().__init__()
+        self.place = os.urandom(8).hex().encode()
+        self.watching = False
+        self._resign = resign
+        self._server = server
+        server.add_reclaimer(self._give_up_one)
+
+    def note(self) -> list[int]:
+        return [waiter.generation for waiter in self._all]
+
+    def drop(self, wait: Wait) -> None:
+        """A step has been answered with this, and nobody waits for it: another client watches the queue."""
+        if wait.reason == "watch":
+            self.watching = True
+            self.leave(False)
+
+    def leave(self, unused: bool) -> None:
+        """Have another client watch the queue, if nobody waits for messages here any more. `unused`: a turn came."""
+        if (self.watching or unused) and not (self.messages.watched or self.turns.watched):
+            self.watching = False
+            self._resign(self.place, unused)
+
+    def _noted(self, wait: Wait, noted: list[int]) -> tuple[tuple[Any, ...], list[int]]:
+        """Return the waiters for a wait, and what `note` has returned for them."""
+        self.watching = self.watching or wait.reason == "watch"
+        waiters = self._waiters[wait.reason]
+        return waiters, [noted[self._all.index(waiter)] for waiter in waiters]
+
+    def _close(self, error: PressureError) -> list[Any]:
+        """Release the connections. Returns the waiters for which something has come, or may still come."""
+        self._closed_by = error
+        self._server.remove_reclaimer(self._give_up_one)
+        return [waiter for waiter in self._all if waiter.close()]
+
+    def _give_up_one(self) -> bool:
+        return any(waiter.close_if_idle() for waiter in self._all)

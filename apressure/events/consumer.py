@@ -20,8 +20,7 @@ from apressure.core.prefetch import QUICK, Chunk
 from apressure.core.waiting import Wait
 from apressure.events.delivery import EventDelivery
 from apressure.events.driver import RedisDriver
-from apressure.events.engine.answers import Event, Extended, Popped
-from apressure.events.engine.batching import note_popped
+from apressure.events.engine.answers import Extended
 from apressure.events.engine.steps import Mender, Want
 from apressure.exceptions import PressureError, QueueClosedError
 
@@ -165,12 +164,6 @@ class EventConsumer(AnyEventConsumer[T, EventDelivery[Any]], FetchingConsumer[T,
         lease, limit = int(self.hand.term.seconds * 1000), self.queue.max_attempts or 0
         want = Want(lease, limit, self._expected, len(self.hand.claims), share=most > 1)
         return self._send(lambda on_answer: self._steps.send_pop(self._series, most, want, place, on_answer))
-
-    def _messages(self, answer: Any) -> list[Event] | None:
-        return answer.events if isinstance(answer, Popped) else None
-
-    def _note(self, answer: Popped) -> None:
-        note_popped(self._steps, answer)
 
 
 class EventConsumers:

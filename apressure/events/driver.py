@@ -9,14 +9,12 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from typing import ClassVar, Generic, TypeVar
 
-from apressure.concurrency.handover import note_taken
-from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
 from apressure.core.delivery import Hand
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of
 from apressure.core.objects import Block, QueueObject, SharedClient
-from apressure.core.taking import Take, Taken
+from apressure.core.taking import Take, Taken, got
 from apressure.events.delivery import EventDelivery
 from apressure.events.engine.answers import Event, Status
 from apressure.events.engine.batching import DelayLane, EventSettler, Pair, PopLane, Push, PushLane
@@ -158,19 +156,11 @@ class RedisDriver(EventDriver[Client, T]):
     async def get(self, most: int, timeout: float | None) -> list[T]:
         """Take one to `most` items for good, waiting while there is none."""
         taken = await self._pop(most, timeout, 0)
-        items, broken = self.items.decode_first([event.contents for event in taken])
-        kept, behind = taken[: max(1, len(items))], taken[max(1, len(items)) :]
-        if behind:
-            patience = self.steps.settle_timeout
-            try:
-                await wait_for_answer(self._pops.give_back(behind, taken.order), None, patience)
-            except asyncio.CancelledError:  # then the caller gets none of them
-                await wait_shielded(self._pops.give_back(kept, taken.order), patience)
-                raise
-        note_taken(lambda: asyncio.wait((self._pops.give_back(kept, taken.order),)))
-        if broken is not None:
-            raise broken
-        return items
+
+        def give_back(first: int, end: int | None) -> asyncio.Future[None]:
+            return self._pops.give_back(taken[first:end], taken.order)
+
+        return await got(self.items, [event.contents for event in taken], give_back, self.steps.settle_timeout)
 
     def _pop(self, most: int, timeout: float | None, seconds: float) -> Awaitable[Taken[Event]]:
         want = Want(int(seconds * 1000), self.max_attempts or 0, self.expected)

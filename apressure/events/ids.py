@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Final
 
 from apressure import validation
 
 MAX_ID: Final = 1024
 """The longest id that `put(id=…)` takes, in bytes."""
-
-
-def new_id() -> bytes:
-    """Return a random id, a UUID of version 4."""
-    raw = os.urandom(16).hex()
-    variant = "89ab"[int(raw[16], 16) & 3]
-    return f"{raw[:8]}-{raw[8:12]}-4{raw[13:16]}-{variant}{raw[17:20]}-{raw[20:]}".encode()
 
 
 def checked(event_id: str) -> bytes:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from apressure.connection.moves import End, check_results, impossible, nothing_put, obstacle, probe
+from apressure.connection.moves import check_results, impossible, nothing_put, obstacle
 from apressure.core.waiting import FULL, Wait
 from apressure.events.delivery import EventDelivery
 from apressure.events.driver import RedisDriver
 from apressure.events.engine.steps import Unit
-from apressure.events.ids import new_id
 from apressure.exceptions import DurabilityError, LeaseLostError
+from apressure.items import new_id
 from apressure.protocols import Move
 
 
@@ -86,13 +86,8 @@ async def mover_between(source: Any, destination: Any) -> EventMover:
     source.check()
     destination.check()
     slots = "in a cluster, each queue of events has a slot of its own"
-    if why := await obstacle(_end(source), _end(destination), slots):
+    if why := await obstacle(source.steps, destination.steps, slots):
         raise impossible(source, destination, why)
     if source.name == destination.name:
         raise ValueError(f"a pipe cannot lead from the queue {source.name!r} to itself")
     return EventMover(source, destination)
-
-
-def _end(queue: RedisDriver[Any]) -> End:
-    steps = queue.steps
-    return End(queue.client, steps.connection, steps.keys.okq, steps.keys.operation(probe()))

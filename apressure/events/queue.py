@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.deadline import with_deadline, within
-from apressure.concurrency.lifetime import AsyncClosing
 from apressure.connection.client import Client, client_of
 from apressure.connection.moves import other_kind
 from apressure.connection.settings import ClientOptions
@@ -19,6 +18,7 @@ from apressure.core.consumer import ConsumerOptions
 from apressure.core.due import Due, due_of
 from apressure.core.leases.arguments import max_hold_of
 from apressure.core.letters import Chosen
+from apressure.core.objects import Fronting
 from apressure.core.queue import Queue
 from apressure.core.schedules import ScheduleStore
 from apressure.core.statistics import figures, seconds_of
@@ -30,11 +30,11 @@ from apressure.events.driver import RedisDriver
 from apressure.events.engine.answers import Status
 from apressure.events.engine.letters import Revived, letters, read
 from apressure.events.engine.steps import MAX_EVENTS
-from apressure.events.ids import checked, new_id
+from apressure.events.ids import checked
 from apressure.events.producer import EventProducer
 from apressure.events.remote.address import is_okq
 from apressure.events.statistics import EventQueueStatistics
-from apressure.items import Items, Progress
+from apressure.items import Items, Progress, new_id
 from apressure.protocols import Mover
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 
-class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
+class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
     """A queue of events for any number of competing consumers, on a Redis or Valkey server, in the format of okq.
 
     Each event has a unique id. Events are delivered at-least-once, and *start* in the order in which they were put. The
@@ -118,44 +118,14 @@ class EventQueue(AsyncClosing, Queue[T, EventDelivery[T]]):
         self._driver: RedisDriver[T] | OkqDriver[T]
         arguments: Any = self.client, client is None, name, self._items, max_attempts, keep_errors
         if isinstance(self.client, Client):
-            self._driver = RedisDriver(*arguments)
+            self._behind = self._driver = RedisDriver(*arguments)
         else:
             from apressure.events.remote.driver import OkqDriver  # here, since few programs have an okq server
 
-            self._driver = OkqDriver(*arguments)
+            self._behind = self._driver = OkqDriver(*arguments)
 
     def __repr__(self) -> str:
         return f"<EventQueue {self.name!r} at {self.client.server.address}>"
-
-    @property
-    def opened(self) -> bool:
-        """Whether the object has been used."""
-        return self._driver.opened
-
-    async def __aenter__(self) -> Self:
-        await self._driver.__aenter__()
-        return self
-
-    async def aclose(self) -> None:
-        """Release this object's connections; the queue itself stays as it is.
-
-        Waiting operations get ClientClosedError, and consumers' blocks give back what they have in hand. Deliveries of
-        `receive` stay in flight until their lease ends. A client that was given as `client=` stays open. Cancelled, the
-        connections are released all the same.
-        """
-        await self._driver.aclose()
-
-    def check(self) -> None:
-        """Raise a clear error if the object cannot be used."""
-        self._driver.check()
-
-    async def unblock(self) -> int:
-        """End this object's blocked operations: each raises OperationUnblockedError. Nothing was put or taken.
-
-        Returns:
-            How many operations were blocked.
-        """
-        return await self._driver.unblock()
 
     async def put(
         self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,

@@ -108,7 +108,7 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
             index, expired = self._store.index, 0
             if names.EXPIRED_COUNT in index.beside:
                 expired = await self._store.worker.do(self._store.directory.expired)
-        oldest, expiry, due = index.oldest(), index.next_expiry(), index.delayed.next_due()
+        oldest, expiry, due = index.oldest(), index.taken.first(), index.delayed.next_due()
         return FileQueueStatistics(
             name=self.name,
             path=str(self.path),
@@ -171,7 +171,8 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
 
         Cancelled, some of them are given back.
         """
-        return await self._each(self._receiver.requeue, self._store.index.taken_names)
+        index = self._store.index
+        return await self._each(self._receiver.requeue, lambda: index.taken.oldest_first())  # noqa: PLW0108 (a listing replaces it)
 
     # What is behind the operations of every kind.
 

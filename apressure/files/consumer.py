@@ -13,7 +13,7 @@ from apressure.concurrency import background
 from apressure.core.consumer import ConsumerOptions, QueueConsumer
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.leases.in_hand import ClaimHand, Options
-from apressure.core.leases.timer import Timer
+from apressure.core.leases.renewal import Timer
 from apressure.core.prefetch import Chunk
 from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.files.core import Core
@@ -104,13 +104,13 @@ class FileConsumer(QueueConsumer[T, FileDelivery[Any]]):
     """The consuming end of a `FileQueue`. An acknowledgement is awaited: it deletes a file."""
 
     hand: FileHand
+    _queue: Core[Any]
 
     def __init__(self, queue: Core[Any], receiver: Receiver, options: ConsumerOptions) -> None:
         chunk = Chunk(options.prefetch or _PREFETCH)
         # Its end takes as long as the file system does.
-        super().__init__([queue], FileHand(receiver, options), chunk, options, math.inf)
+        super().__init__(queue, FileHand(receiver, options), chunk, options, math.inf)
         chunk.turn_at = 0.0  # each item has to be looked at: the queue may be paused
-        self._queue = queue
         self._receiver = receiver
 
     async def _enter(self) -> None:
@@ -121,7 +121,7 @@ class FileConsumer(QueueConsumer[T, FileDelivery[Any]]):
         store = self._receiver.store
         with self._receiver.operation():
             await store.refresh()
-        if store.drained and not store.index.in_flight:
+        if store.index.drained and not store.index.in_flight:
             await self._queue.delete()
 
     def _begin(self) -> None:

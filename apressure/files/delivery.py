@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -80,7 +80,7 @@ class FileDelivery(LeasedDelivery[T]):
         if not await self.renew(lease) and not self.settled:  # meanwhile
             raise self.lost("extended")
         if self._in_hand is not None:
-            self._in_hand.extended(lease)
+            self._in_hand.renewal.standstill.extend(lease)
 
     async def renew(self, seconds: float) -> bool:
         """Start a new lease, which lasts for so long from now on. False if the old one has ended."""
@@ -123,16 +123,15 @@ class FileDelivery(LeasedDelivery[T]):
         if change is True:
             return await self._rename(self.id)
         due = change.at(math.ceil(self._receiver.store.time() * 1000))
-        return await self._rename(names.delayed_name(self._key, due), self._receiver.delay)
+        return await self._rename(names.delayed_name(self._key, due), delayed=True)
 
-    async def _rename(self, after: str | None, rename: Callable[[str, str], Awaitable[bool]] | None = None) -> bool:
+    async def _rename(self, after: str | None, delayed: bool = False) -> bool:
         """Rename the message's file, or delete it (None). False where another client has renamed or deleted it."""
         receiver = self._receiver
-        rename = rename or receiver.rename
         with receiver.operation():
             while True:
                 before = self._filename
-                done = await (receiver.remove(before) if after is None else rename(before, after))
+                done = await (receiver.remove(before) if after is None else receiver.rename(before, after, delayed))
                 if done or before == self._filename:  # otherwise it was being extended
                     break
             if receiver.store.index.delayed:

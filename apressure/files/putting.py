@@ -248,7 +248,7 @@ class Putter(Steps):
             finally:
                 await self._abandon(reserved)
         except StorageError as error:
-            index.delayed.hold(store.now + _LATER)
+            index.delayed.held = store.now + _LATER
             logger.warning("delayed messages stay delayed for now: %s", error)
         await store.refresh()
         return True

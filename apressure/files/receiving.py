@@ -145,7 +145,7 @@ class Receiver(Steps):
     def _nothing(self, idle: Callable[[], bool] | None) -> Wait:
         if self._index.paused:
             return PAUSED
-        if not self.store.drained:
+        if not self._index.drained:
             return EMPTY
         if idle is None or not idle() or not self._index.in_flight:
             name = self.settings.name
@@ -211,10 +211,10 @@ class Receiver(Steps):
 
     async def _requeue_expired(self) -> None:
         index, requeued = self._index, 0
-        while (expiry := index.next_expiry()) is not None and expiry[0] <= self.store.now:
+        while (expiry := index.taken.first()) is not None and expiry[0] <= self.store.now:
             outcome = await self.requeue(expiry[1])
             if outcome is None:
-                index.postpone(expiry[1], self.store.now + _LATER)
+                index.taken.postpone(expiry[1], self.store.now + _LATER)
             requeued += 1
             if requeued % 64 == 0:
                 await asyncio.sleep(0)
@@ -260,25 +260,18 @@ class Receiver(Steps):
         if await self._worker.do(self._directory.note, filename, key, error, attempt):
             self._index.reasons.add(key)  # `remove` may come before the notification
 
-    async def rename(self, before: str, after: str) -> bool:
-        """Rename a message in flight. False if it is gone. Cancelled, it keeps its name."""
+    async def rename(self, before: str, after: str, delayed: bool = False) -> bool:
+        """Rename a message in flight; with `delayed`, it waits for its time. False if it is gone.
+
+        Cancelled, it keeps its name.
+        """
+        directory, worker = self._directory, self._worker
+        call = directory.delay if delayed else directory.rename
+        do = worker.in_thread if delayed and self.settings.fsync else worker.do
         try:
-            renamed = await self._worker.do(
-                self._directory.rename, before, after,
-                undo=lambda renamed: renamed and self._directory.rename(after, before),
-            )  # fmt: skip
+            renamed = await do(call, before, after, undo=lambda renamed: renamed and directory.rename(after, before))
         except FileExistsError:  # another message has its id: this one comes again when its lease ends
             return True
-        if renamed:
-            self.store.went(before)
-        return renamed
-
-    async def delay(self, before: str, after: str) -> bool:
-        """Have a message in flight wait for its time. False if it is gone. Cancelled, it keeps its name."""
-        do = self._worker.in_thread if self.settings.fsync else self._worker.do
-        renamed = await do(
-            self._directory.delay, before, after, undo=lambda renamed: renamed and self._directory.rename(after, before)
-        )
         if renamed:
             self.store.went(before)
         return renamed

@@ -25,7 +25,8 @@ from apressure.exceptions import QueueDoesNotExistError, StorageError
 from apressure.files.putting import Putter
 from apressure.files.storage import names
 from apressure.files.storage.directory import Directory
-from apressure.files.storage.place import MODE
+from apressure.files.storage.messages import contents
+from apressure.files.storage.place import CREATE, READ, opened
 from apressure.files.storage.store import Operation, Steps, Store
 from apressure.files.storage.writing import lock_surely
 
@@ -144,11 +145,10 @@ def _read(directory: Directory) -> _Records:
     """
     with directory.errors("read the schedules of"):
         try:
-            fd = os.open(names.SCHEDULES, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory.fileno())
+            with opened(names.SCHEDULES, READ, directory.fileno()) as fd, os.fdopen(fd, "rb", closefd=False) as file:
+                data = file.read(_MOST_BYTES)
         except FileNotFoundError:
             return _Records({})
-        with os.fdopen(fd, "rb") as file:
-            data = file.read(_MOST_BYTES)
     try:
         found = json.loads(data)
         pending = ("", *names.OCCASIONS)[("", *names.OCCASIONS).index(found["pending"])]
@@ -175,10 +175,8 @@ def _write(directory: Directory, filename: str, data: bytes) -> None:
     """Write a file of ours, instead of one that a killed process has left."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(filename, dir_fd=directory.fileno())
-    fd = os.open(filename, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE, dir_fd=directory.fileno())
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
-        file.flush()
+    with opened(filename, CREATE, directory.fileno()) as fd:
+        contents.write(fd, data)
         if directory.fsync:
             os.fsync(fd)
 
@@ -186,8 +184,7 @@ def _write(directory: Directory, filename: str, data: bytes) -> None:
 @contextlib.contextmanager
 def _locked(directory: Directory) -> Iterator[None]:
     """Hold the lock of the schedules. A killed process loses it."""
-    fd = os.open(names.SCHEDULES_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, MODE, dir_fd=directory.fileno())
-    try:
+    with opened(names.SCHEDULES_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, directory.fileno()) as fd:
         until = time.monotonic() + _PATIENCE
         while not lock_surely(fd):
             if time.monotonic() > until:
@@ -199,5 +196,3 @@ def _locked(directory: Directory) -> Iterator[None]:
                 )
             time.sleep(0.005)
         yield
-    finally:
-        os.close(fd)

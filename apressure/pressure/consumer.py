@@ -46,11 +46,6 @@ class Options(NamedTuple):
     shared: bool = False
     clock: Clock = since_boot
 
-    @property
-    def deletes_together(self) -> bool:
-        """Whether others that share the role are to delete the queue, too."""
-        return self.shared and self.delete
-
 
 class Turns(IteratingTask):
     """The task that iterates, which has the event loop turn where its body waits for nothing.
@@ -183,7 +178,7 @@ class Consumer(Generic[T]):
             if kind is None:
                 finished = lease.state.drained and not lease.state.unsettled
                 # One of several that share the role and delete the queue at its end comes first.
-                late = self._options.deletes_together and lease.state.drained
+                late = self._options.shared and self._options.delete and lease.state.drained
                 with contextlib.suppress(QueueDoesNotExistError) if late else contextlib.nullcontext():
                     await lease.leave()
                     # The queue is closed: what is in it now is what was given back, and nobody has done that work.
@@ -250,7 +245,7 @@ class Consumer(Generic[T]):
                 state.drained = True
                 raise StopAsyncIteration from None
             except QueueDoesNotExistError:
-                if not self._options.deletes_together:
+                if not (self._options.shared and self._options.delete):
                     raise
                 state.drained = True  # another one that shares the role has drained and deleted it
                 raise StopAsyncIteration from None

@@ -6,20 +6,19 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar
 
 from apressure import validation
 from apressure.concurrency import background
 from apressure.concurrency.deadline import with_deadline
-from apressure.concurrency.handover import note_taken
-from apressure.concurrency.lifetime import AsyncClosing
-from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
 from apressure.connection.schedules import ServerSchedules
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.core.letters import Chosen, LettersBeside
+from apressure.core.objects import Fronting
 from apressure.core.queue import AnyQueue
+from apressure.core.taking import got
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
 from apressure.items import Progress
@@ -46,7 +45,7 @@ class _Status(NamedTuple):
     created: bool = True
 
 
-class Core(LettersBeside[T], AnyQueue[T, "Delivery[T]", None], AsyncClosing, Generic[T]):
+class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic[T]):
     """The part of `AsyncQueue` that no program calls."""
 
     _max_bound: ClassVar[int] = 10**15
@@ -56,40 +55,12 @@ class Core(LettersBeside[T], AnyQueue[T, "Delivery[T]", None], AsyncClosing, Gen
     _engine: Scripted | Plain
 
     @property
-    def opened(self) -> bool:
-        """Whether the queue object has been used."""
-        return self._engine.opened
-
-    @property
     def prefix(self) -> str:
         """What the queue's keys begin with."""
         return self.client.prefix
 
     def __repr__(self) -> str:
         return f"<AsyncQueue {self.name!r} at {self.client.server.address}>"
-
-    async def __aenter__(self) -> Self:
-        await self._engine.__aenter__()
-        return self
-
-    async def aclose(self) -> None:
-        """Release this object's connections; the queue itself stays as it is.
-
-        Waiting tasks get ClientClosedError. Unsettled deliveries of `receive` are given back. A client that was given
-        as `client=` stays open. Cancelled, the connections are released all the same.
-        """
-        await self._engine.aclose()
-
-    async def unblock(self) -> int:
-        """End this object's blocked operations: each raises OperationUnblockedError. Nothing was put or taken.
-
-        Returns:
-            How many operations were blocked.
-        """
-        return await self._engine.unblock()
-
-    def check(self) -> None:
-        self._engine.check()
 
     async def prepare(self) -> None:
         if not await self._exists():
@@ -195,20 +166,11 @@ class Core(LettersBeside[T], AnyQueue[T, "Delivery[T]", None], AsyncClosing, Gen
         engine = self._engine
         engine.check("consumer")
         messages = await engine.get(most, timeout)
-        items, broken = self._items.decode_first(messages)
-        kept, patience = max(1, len(items)), self.client.settings.settle_timeout
-        if kept < len(messages):
-            giving = background.start(engine.give_back(messages, kept), "giving back what was got")
-            try:
-                await wait_for_answer(giving, None, patience)
-            except asyncio.CancelledError:  # then the caller gets none of them
-                giving = background.start(engine.give_back(messages, 0, kept), "giving back what was got")
-                await wait_shielded(giving, patience)
-                raise
-        note_taken(lambda: engine.give_back(messages, 0, kept))
-        if broken is not None:
-            raise broken
-        return items
+
+        def give_back(first: int, end: int | None) -> asyncio.Task[None]:
+            return background.start(engine.give_back(messages, first, end), "giving back what was got")
+
+        return await got(self._items, messages, give_back, self.client.settings.settle_timeout)
 
     async def _peek(self, newest: bool) -> bytes | None:
         return await self._engine.peek(0 if newest else -1)

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from apressure.connection.moves import End, check_results, impossible, nothing_put, obstacle, other_kind, probe
+from apressure.connection.moves import check_results, impossible, nothing_put, obstacle, other_kind
 from apressure.connection.waiting.waiter import SLICE
 from apressure.core.waiting import FULL, Wait
 from apressure.exceptions import DurabilityError, LeaseLostError
@@ -141,14 +141,10 @@ async def mover_between(source: Any, destination: Any) -> AtomicMover:
     here.check()
     there.check()
     slots = "give their names the same text in braces, as in '{jobs}:in' and '{jobs}:out'"
-    if why := await obstacle(_end(here), _end(there), slots):
+    if why := await obstacle(here.steps, there.steps, slots):
         raise impossible(source, destination, why)
     if here.keys.overlaps(there.keys):
         raise ValueError(
             f"a pipe cannot lead from the queue {source.name!r} to itself, or to one that shares a key with it"
         )
     return AtomicMover(here, there, destination._items)  # noqa: SLF001
-
-
-def _end(queue: Scripted) -> End:
-    return End(queue.client, queue.steps.connection, queue.keys.specified, queue.keys.operation(probe()))

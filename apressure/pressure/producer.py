@@ -21,7 +21,7 @@ from apressure.core.producer import AnyProducer
 from apressure.core.waiting import Wait
 from apressure.exceptions import LeaseLostError, PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.items import Items
-from apressure.pressure.engine.batching import Put, PutLane, put_chunk
+from apressure.pressure.engine.batching import Put, put_chunk
 
 if TYPE_CHECKING:
     from apressure.pressure.engine.engine import Scripted
@@ -103,7 +103,7 @@ class Exclusive:
         self.term = Term(seconds, since_boot)
         self._renewal: Renewal
         self._error: Exception | None = None
-        self._lane: PutLane | None = None
+        self._entered = False
 
     async def enter(self) -> None:
         scripted = self._scripted = self._engine.scripted("an exclusive producer")
@@ -125,7 +125,7 @@ class Exclusive:
         except BaseException:
             await self.exit(close=False, hurry=True)
             raise
-        self._lane = scripted.put_lane(self.token)
+        self._entered = True
         scripted.held["producer"] = self
         self._renewal.note_task()
         self._renewal.begin()
@@ -137,9 +137,9 @@ class Exclusive:
         self._scripted.client.check()
         if self._error is not None:
             raise self._error
-        if self._lane is None:
+        if not self._entered:
             raise RuntimeError("the producer's block has not begun, or has ended")
-        return self._scripted.lane_of(put, due, self._lane, self.token).run(put, timeout, False)
+        return self._scripted.lane_of(put, due, self.token).run(put, timeout, False)
 
     def stop(self) -> None:
         """Stop renewing the lease."""
@@ -162,9 +162,8 @@ class Exclusive:
             hurry = True
             raise
         finally:
-            if self._lane is not None:
-                scripted.drop_lanes(self.token, self._lane)
-                self._lane = None
+            scripted.drop_lanes(self.token)
+            self._entered = False
             self.stop()
             scripted.held.pop("producer", None)
             if self._error is None:
@@ -180,7 +179,7 @@ class Exclusive:
     @property
     def renewable(self) -> bool:
         """Whether there is something to renew."""
-        return self._error is None and self._lane is not None
+        return self._error is None and self._entered
 
     def renew(self) -> None:
         """Renew the lease. Called on the event loop."""

@@ -105,11 +105,11 @@ class AsyncQueue(Core[T]):
         dead = limited(self.client, keys, name, max_attempts, dead_letters, keep_errors)
         self.dead_letter_queue = None if dead is None else dead.name
         if settings.scripting:
-            self._engine = Scripted(self.client, keys, name, client is None, dead)
+            self._behind = self._engine = Scripted(self.client, keys, name, client is None, dead)
         else:
             from apressure.pressure.engine.plain.engine import Plain  # here, since few servers refuse scripts
 
-            self._engine = Plain(self.client, keys, name, client is None)
+            self._behind = self._engine = Plain(self.client, keys, name, client is None)
 
     async def put(
         self, item: T, timeout: float | None = None, force: bool = False, *, delay: float | None = None,

@@ -30,7 +30,7 @@ from apressure.core.taking import Take
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
 from apressure.exceptions import PressureError
-from apressure.items import Items, Progress
+from apressure.items import Items, Progress, new_id
 from apressure.tasks.codec import UTF8Codec
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.engine.answers import Claim, Reserved, Status, raw
@@ -41,7 +41,6 @@ from apressure.tasks.letters import Revived, by_their_ends, read
 from apressure.tasks.nodes import processes
 from apressure.tasks.options import OnOrphan
 from apressure.tasks.processor import NO_RESULT
-from apressure.tasks.task import new_id
 
 T = TypeVar("T")
 A = TypeVar("A")

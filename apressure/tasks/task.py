@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -250,10 +249,3 @@ async def _load(client: Client, task_id: bytes, damaged: bool = False) -> Task |
             return None
         raise
     return Task(client, text(task_id), fields_of(flat)) if flat else None
-
-
-def new_id() -> bytes:
-    """Return a random id, a UUID of version 4."""
-    raw = os.urandom(16).hex()
-    variant = "89ab"[int(raw[16], 16) & 3]
-    return f"{raw[:8]}-{raw[8:12]}-4{raw[13:16]}-{variant}{raw[17:20]}-{raw[20:]}".encode()

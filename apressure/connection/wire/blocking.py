@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from apressure.concurrency import background
 from apressure.concurrency.loop_thread import LoopThread
-from apressure.concurrency.settle import set_result_once
+from apressure.concurrency.settle import raised, set_result_once
 from apressure.connection.addresses import Address
 from apressure.connection.server import Node, Server
 from apressure.connection.settings import Settings
@@ -153,7 +153,7 @@ class Blocking:
         for (call, arguments), reply in zip(calls, replies, strict=True):
             request = Request(call, [*arguments], functools.partial(set_result_once, reply), resend=True)
             self._at(call.keys).send(request)
-        return [_raised(await reply) for reply in replies]
+        return [raised(await reply) for reply in replies]
 
 
 class _Server(Server):
@@ -191,18 +191,11 @@ def _end(connections: dict[Node, ReconnectingConnection], opened: dict[str, Chan
 
 
 async def _all(replies: Iterable[Awaitable[Any]]) -> list[Any]:
-    return [_raised(reply) for reply in await asyncio.gather(*replies, return_exceptions=True)]
+    return [raised(reply) for reply in await asyncio.gather(*replies, return_exceptions=True)]
 
 
 async def _transaction(commands: Sequence[tuple[Head, Sequence[Argument]]], channel: Channel) -> list[Any]:
     """Send commands between MULTI and EXEC, and return their replies."""
     words = [(NO_HEAD, (b"MULTI",)), *commands, (NO_HEAD, (b"EXEC",))]
     replies = await _all(reply_of(channel, command, head) for head, command in words)
-    return [_raised(reply) for reply in replies[-1]]
-
-
-def _raised(reply: Any) -> Any:
-    """Return a reply, or raise it if it is an error."""
-    if isinstance(reply, Exception):
-        raise reply
-    return reply
+    return [raised(reply) for reply in replies[-1]]

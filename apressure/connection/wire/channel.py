@@ -25,7 +25,7 @@ from redis.asyncio.connection import SSLConnection
 from redis.exceptions import AuthenticationError as RedisAuthenticationError
 from redis.exceptions import RedisError, ResponseError
 
-from apressure.concurrency.settle import set_result_once
+from apressure.concurrency.settle import raised, set_result_once
 from apressure.connection.addresses import NAMELESS, Address, host_check
 from apressure.connection.wire.command import NO_HEAD, Argument, Head
 from apressure.connection.wire.replies import error_from_reply
@@ -304,9 +304,7 @@ async def reply_of(channel: Channel, command: Sequence[Argument], head: Head = N
     reply = await future
     if isinstance(reply, ConnectionLost):
         raise ServerUnavailableError(str(reply))
-    if isinstance(reply, Exception):
-        raise reply
-    return reply
+    return raised(reply)
 
 
 def _reader() -> hiredis.Reader:

@@ -6,7 +6,6 @@ The client's `Renewer` does that in its thread: also while the event loop is blo
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -14,10 +13,10 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from apressure import logs
 from apressure.core.delivery import LeasedDelivery
-from apressure.core.driver import Connection, OnAnswer, Renewer
+from apressure.core.driver import Connection, OnAnswer
 from apressure.core.failures import Failures
 from apressure.core.leases.clock import Clock, Term, since_boot
-from apressure.core.leases.renewal import Renewal
+from apressure.core.leases.renewal import Renewal, Timer
 from apressure.exceptions import LeaseLostError
 
 D = TypeVar("D", bound=LeasedDelivery[Any])
@@ -53,14 +52,13 @@ class ClaimHand(ABC, Generic[D]):
         current: The delivery whose item the program has; None if it settles deliveries itself.
         failures: What the program does not know yet.
         name: As given.
-        token: Not used: each delivery has a lease of its own.
         term: How long the leases last.
+        renewal: What keeps them renewed.
         clock: Returns seconds, also those for which the machine was suspended; see `LeasedDelivery.certain_until`.
         progress: Counts deliveries that were handed out.
         handed_at: When the latest one was, by the clock.
     """
 
-    token = b""
     kind: ClassVar[str]
 
     _noun: ClassVar[str]
@@ -68,7 +66,7 @@ class ClaimHand(ABC, Generic[D]):
 
     def __init__(
         self,
-        renewer: Renewer,
+        renewer: Timer,
         keys: tuple[bytes, ...],
         name: str,
         options: Options,
@@ -83,9 +81,7 @@ class ClaimHand(ABC, Generic[D]):
         self.progress = 0
         self.handed_at = 0.0
         self._renewer = renewer
-        self._renewal = Renewal(
-            self, renewer, keys, lambda _, *step: self._renew(*step), self._noun, name, options.max_hold
-        )
+        self.renewal = Renewal(self, renewer, keys, self._renew, self._noun, name, options.max_hold)
 
     # What a kind of queue does in its own way.
 
@@ -114,8 +110,8 @@ class ClaimHand(ABC, Generic[D]):
         begin = not self.claims
         self.buffer.extend(deliveries)
         self.claims.update(zip(deliveries, deliveries, strict=True))
-        if self.claims and (begin or self._renewal not in self._renewer):
-            self._renewal.begin()
+        if self.claims and (begin or self.renewal not in self._renewer):
+            self.renewal.begin()
 
     def give_back_unseen(self) -> Sequence[asyncio.Future[Any]]:
         """Give back what was received and not handed out; returns futures of the answers."""
@@ -149,22 +145,6 @@ class ClaimHand(ABC, Generic[D]):
 
     in_hand = renewable
     """Whether the program may be busy with something."""
-
-    def note_task(self) -> None:
-        """Note the current task of the event loop, which iterates, for the log."""
-        self._renewal.note_task()
-
-    def excused(self) -> contextlib.AbstractContextManager[None]:
-        """Return a block in which the consumer is not stuck; see `protocols.Excusable`."""
-        return self._renewal.standstill.excuse()
-
-    def extended(self, seconds: float) -> None:
-        """The program has extended a lease: until then, the consumer is not stuck."""
-        self._renewal.standstill.extend(seconds)
-
-    def end(self) -> None:
-        """Renew nothing any more."""
-        self._renewal.end()
 
     def renew(self) -> None:
         """Renew the leases over the client's own connection. Called on the event loop."""
@@ -226,7 +206,7 @@ class ExtendedHand(ClaimHand[D]):
         steps: The queue's steps: `send_extend` and `extend` renew leases.
     """
 
-    def __init__(self, renewer: Renewer, steps: Any, options: Options) -> None:
+    def __init__(self, renewer: Timer, steps: Any, options: Options) -> None:
         super().__init__(renewer, steps.script_keys, steps.name, options)
         self._steps = steps
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Final, Protocol
 
-from apressure.core.driver import Connection, Renewer
+from apressure.core.driver import Connection
 from apressure.core.leases.clock import Term
 from apressure.core.leases.stacks import stacks
 from apressure.exceptions import LeaseLostError
@@ -25,25 +27,26 @@ logger = logging.getLogger("apressure")
 RETRY: Final = 1.0
 """Seconds before a renewal that failed is tried again, and for which its connection may try to repair itself."""
 
+_IDLE: Final = 2.0
+"""Seconds between two looks while there is no lease, so that a new one need not wake a thread."""
+
 _PAUSED: Final = 2
 """The answer to a renewal where the queue is paused."""
 
-Step = Callable[[bytes, int, Callable[[Any], None], Connection | None], object]
-"""Renews a lease on the server: its token, for how many milliseconds, who gets the answer, and by which connection."""
+Step = Callable[[int, Callable[[Any], None], Connection | None], object]
+"""Renews a lease on the server: for how many milliseconds, who gets the answer, and by which connection."""
 
 
 class Held(Protocol):
     """A lease that is to be renewed.
 
     Attributes:
-        token: Its name on the server.
         term: How long it lasts.
         renewable: There is something to renew.
         in_hand: The program has something in hand that it has not settled.
         progress: Another value after each message that was handed out or settled.
     """
 
-    token: bytes
     term: Term
 
     @property
@@ -132,7 +135,7 @@ class Schedule:
         name: As given.
     """
 
-    def __init__(self, lease: Held, renewer: Renewer, name: str) -> None:
+    def __init__(self, lease: Held, renewer: Timer, name: str) -> None:
         self.name = name
         self._lease = lease
         self._renewer = renewer
@@ -190,7 +193,7 @@ class Renewal:
     def __init__(
         self,
         lease: Held,
-        renewer: Renewer,
+        renewer: Timer,
         keys: tuple[bytes, ...],
         step: Step,
         what: str,
@@ -263,7 +266,7 @@ class Renewal:
                 if answer == _PAUSED and self._on_paused is not None:
                     self._renewer.call_home(self._on_paused)
 
-        self._step(self._lease.token, milliseconds, on_answer, connection)
+        self._step(milliseconds, on_answer, connection)
 
     def renew_here(self) -> None:
         """Renew the lease over the client's own connection. Called on the event loop."""
@@ -303,3 +306,75 @@ class Renewal:
                 role="producer" if self._what == "the producer role" else "consumer",
             )
         )
+
+
+def look_at(renewals: Iterable[Renewal], renew: Callable[[Renewal], None] | None) -> float:
+    """Renew what is due, and return in how many seconds to look again; 0 where one is due and `renew` is None."""
+    pause = _IDLE
+    for renewal in list(renewals):
+        next_look = renewal.look()
+        if next_look <= 0:
+            if renew is None:
+                return 0.0
+            renew(renewal)
+            next_look = renewal.look()
+        pause = min(pause, max(next_look, 0.001))
+    return pause
+
+
+class Timer:
+    """Looks after leases by a timer of the event loop. While the loop is blocked, it renews nothing: a lease ends then.
+
+    Attributes:
+        home: The client's event loop.
+        home_thread: The thread that runs it.
+        turned_at: When the client's event loop is known to have turned, by the monotonic clock.
+        late: How many renewals came too late, by the name of the queue.
+    """
+
+    def __init__(self) -> None:
+        self.home: asyncio.AbstractEventLoop | None = None
+        self.home_thread: threading.Thread | None = None
+        self.turned_at = 0.0
+        self.late: Counter[str] = Counter()
+        self._renewals: dict[Renewal, None] = {}
+        self._next: asyncio.TimerHandle | None = None
+
+    def __contains__(self, renewal: Renewal) -> bool:
+        return renewal in self._renewals
+
+    def add(self, renewal: Renewal) -> None:
+        """Renew a lease until `discard`. It may have been added before."""
+        if renewal in self._renewals:
+            return  # it is looked at three times a lease
+        self._renewals[renewal] = None
+        if self.home is None:
+            self.home, self.home_thread = asyncio.get_running_loop(), threading.current_thread()
+        self._look_next(0.0)  # at once: this says when to look again
+
+    def discard(self, renewal: Renewal) -> None:
+        """Renew a lease no more."""
+        self._renewals.pop(renewal, None)
+        if not self._renewals and self._next is not None:
+            self._next.cancel()
+            self._next = None
+
+    def failed(self, renewal: Renewal, error: Exception) -> None:
+        """A renewal has failed: it is tried again when the next one is due."""
+
+    def call_home(self, function: Callable[[], object]) -> None:
+        """Call a function in the next turn of the event loop."""
+        if self.home is not None:
+            self.home.call_soon(function)
+
+    def _look_next(self, pause: float) -> None:
+        assert self.home is not None
+        if self._next is not None:
+            self._next.cancel()
+        self._next = self.home.call_later(pause, self._look)
+
+    def _look(self) -> None:
+        self.turned_at = time.monotonic()
+        pause = look_at(self._renewals, Renewal.renew_here)
+        if self._renewals:
+            self._look_next(pause)

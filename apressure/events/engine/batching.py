@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from apressure import logs
 from apressure.connection.wire.script import Request
 from apressure.core.driver import OnAnswer
 from apressure.core.putting import Putting, PuttingLane
 from apressure.core.settling import Settler
 from apressure.core.taking import TakeLane
-from apressure.events.engine.answers import Event, Popped, duplicate
+from apressure.events.engine.answers import Event, duplicate
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
 from apressure.events.engine.waits import EventWaits
 from apressure.exceptions import DuplicateEventError
@@ -73,36 +71,12 @@ class PopLane(TakeLane[Want, Event]):
     _steps: EventSteps
     _waits: EventWaits
 
-    def __init__(self, steps: EventSteps, waits: EventWaits) -> None:
-        super().__init__(steps, waits)
-        self._series = steps.series()
-
     def _take(self, most: int, want: Want, waits: bool) -> Request:
         place = self._waits.take_turn() if waits else b""
         return self._steps.send_pop(self._series, most, want, place, self._answered)
 
-    def _messages(self, answer: Any) -> list[Event]:
-        return answer.events if isinstance(answer, Popped) else []
-
-    def _note(self, answer: Popped) -> None:
-        note_popped(self._steps, answer)
-
-    def _return(self, step: int, messages: Sequence[Event]) -> asyncio.Future[Any]:  # noqa: ARG002
-        return self._steps.give_back_soon(messages)
-
     def _fate(self, messages: Sequence[Event]) -> str:
         return super()._fate(messages) if messages[0].token else "they are lost"
-
-
-def note_popped(steps: EventSteps, answer: Popped) -> None:
-    """Count and log what a step has popped."""
-    name, counts = steps.name, steps.counts
-    counts.received_count += len(answer.events)
-    counts.dead_lettered_count += logs.dead_letters("EventQueue", name, answer.dead)
-    for one in answer.events:
-        if one.attempts > 1:
-            event_id = one.id.decode(errors="backslashreplace")
-            logs.redelivered("EventQueue", name, event_id, one.attempts, one.contents)
 
 
 class Change(NamedTuple):

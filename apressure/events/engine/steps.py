@@ -12,15 +12,16 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from apressure import logs
 from apressure.connection.client import Client
 from apressure.connection.schedules import ServerSchedules
 from apressure.connection.sender import StepSender, flag
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
-from apressure.core.driver import Connection, OnAnswer
-from apressure.events.engine.answers import Event, Extended, changed, read
+from apressure.core.driver import OnAnswer
+from apressure.events.engine.answers import Event, Popped, changed, read
 from apressure.events.engine.keys import OURS, PATTERNS, EventKeys, names_among
-from apressure.events.ids import new_id
+from apressure.items import new_id
 
 MAX_EVENTS: Final = 2000
 """The most events in one step, so that it does not hold up the server for more than a few milliseconds."""
@@ -68,6 +69,19 @@ class EventSteps(StepSender):
 
     def _read(self, reply: Any, token: bytes) -> Any:
         return read(reply, self.name, token)
+
+    def messages(self, answer: Any) -> list[Event] | None:
+        """Return the events that a step has popped; None if its answer tells of something else."""
+        return answer.events if isinstance(answer, Popped) else None
+
+    def note(self, answer: Popped) -> None:
+        """Count and log what a step has popped."""
+        self.counts.received_count += len(answer.events)
+        self.counts.dead_lettered_count += logs.dead_letters("EventQueue", self.name, answer.dead)
+        for one in answer.events:
+            if one.attempts > 1:
+                event_id = one.id.decode(errors="backslashreplace")
+                logs.redelivered("EventQueue", self.name, event_id, one.attempts, one.contents)
 
     # Steps that a lane sends: one at a time for each series.
 
@@ -148,13 +162,6 @@ class EventSteps(StepSender):
         ]  # fmt: skip
         return self._send(series.call("settle"), arguments, on_answer, 1)
 
-    def send_extend(
-        self, claims: Sequence[Claim], lease: int, on_answer: OnAnswer, connection: Connection | None = None
-    ) -> Request:
-        """Have claims last at least so many milliseconds. Answers with `Extended`."""
-        arguments: list[Argument] = [lease, *itertools.chain.from_iterable(claims)]
-        return self._send(self._unnumbered.call("extend"), arguments, on_answer, connection=connection)
-
     def resign(self, place: bytes, turn: bool, room: bool = False, end: bool = False) -> None:
         """This client waits for events no more, if its place in the line is given; nobody waits for the answer.
 
@@ -185,12 +192,6 @@ class EventSteps(StepSender):
         series = self.series()
         return self._soon(lambda on_answer: self.send_settle(series, how, claims, False, on_answer))
 
-    async def extend(self, claims: Sequence[Claim], lease: float) -> Extended:
-        """Have claims last for at least so many seconds from now."""
-        return await self._ask(  # type: ignore[no-any-return]
-            lambda on_answer: self.send_extend(claims, int(lease * 1000), on_answer)
-        )
-
     async def heal(self) -> tuple[int, int | None]:
         """Put back what has expired, and index claims that okq made.
 
@@ -218,10 +219,6 @@ class EventSteps(StepSender):
             QueueDoesNotExistError: There is no such queue.
         """
         await self._run("flush", b"1", b"1", more=self._its_schedules)
-
-    def _its_schedules(self) -> tuple[bytes, ...]:
-        """The key behind those of every script, for `flush`."""
-        return (self.keys.schedules,)
 
     async def purge(self, most: int, expected: bool = False) -> int:
         """Delete up to so many events that wait, those that are next first. Returns how many."""

@@ -7,18 +7,17 @@ line for a token of ours. So a push wakes one client. Clients that wait for room
 from __future__ import annotations
 
 import asyncio
-import secrets
 from typing import Final
 
 from apressure.connection.waiting.waiter import LONG_SLICE, SLICE, Waiter, park
-from apressure.core.waiting import Parked, Reason, Wait, Waits
+from apressure.core.waiting import Parked, ServerWaits, Wait
 from apressure.events.engine.steps import EventSteps
 from apressure.exceptions import PressureError
 
 _EVENTS: Final = ("empty", "watch", "turn", "draining", "paused")
 
 
-class EventWaits(Waits):
+class EventWaits(ServerWaits):
     """The waiters of one queue: at most six, each with a connection that its first wait opens.
 
     Args:
@@ -30,37 +29,31 @@ class EventWaits(Waits):
     """
 
     def __init__(self, steps: EventSteps) -> None:
-        super().__init__()
         node, keys = steps.connection.node, steps.keys
+        super().__init__(node.server, steps.resign)
         self._steps = steps
-        self.place = secrets.token_hex(8).encode()
-        self._list = Waiter(node, keys.unclaimed, keys.unclaimed, on_unwanted=lambda: self._leave(False))
-        self._turns = Waiter(node, keys.turns, None, on_unwanted=lambda: self._leave(True))
+        self.messages = Waiter(node, keys.unclaimed, keys.unclaimed, on_unwanted=lambda: self.leave(False))
+        self.turns = Waiter(node, keys.turns, None, on_unwanted=lambda: self.leave(True))
         self._room = Waiter(node, keys.room, None, on_unwanted=lambda: self._pass_on(self._room, room=True))
         self._end = Waiter(node, keys.end, None, LONG_SLICE, on_unwanted=lambda: self._pass_on(self._end, end=True))
         closed = Waiter(node, keys.closed, keys.closed, LONG_SLICE)
         resumed = Waiter(node, keys.resumed, keys.resumed, LONG_SLICE)
-        self._all = (self._list, self._turns, self._room, self._end, closed, resumed)
-        self._waiters: dict[Reason, tuple[Waiter, ...]] = {
+        self._all = (self.messages, self.turns, self._room, self._end, closed, resumed)
+        self._waiters = {
             "full": (self._room,),
-            "empty": (self._list, self._end),
-            "watch": (self._list, self._end),
-            "turn": (self._turns,),
-            "draining": (self._turns,),
+            "empty": (self.messages, self._end),
+            "watch": (self.messages, self._end),
+            "turn": (self.turns,),
+            "draining": (self.turns,),
             "paused": (resumed,),
             "open": (closed,),
         }
-        self._watching = False
-        node.server.add_reclaimer(self._give_up_one)
-
-    def note(self) -> list[int]:
-        return [waiter.generation for waiter in self._all]
 
     def take_turn(self) -> bytes:
         """A step for events is about to be sent: it sees to it that others get their turn. Returns the place."""
-        self._turns.take_claim()
+        self.turns.take_claim()
         self._end.take_claim()  # a step that finds the queue at its end tells the next one
-        self._watching = False
+        self.watching = False
         return self.place
 
     def take_room(self) -> None:
@@ -70,26 +63,17 @@ class EventWaits(Waits):
     def park(self, wait: Wait, noted: list[int]) -> Parked:
         if (refused := self._refused()) is not None:
             return refused
-        self._watching = self._watching or wait.reason == "watch"
-        waiters = self._waiters[wait.reason]
         # Time alone may end a wait: leases, other clients that die, and FLUSHALL, which wakes nobody.
-        generations = [noted[self._all.index(waiter)] for waiter in waiters]
-        return self._admitted(wait.reason, park(waiters, generations, wait.seconds(SLICE)))
-
-    def drop(self, wait: Wait) -> None:
-        """A step has been answered with this, and nobody waits for it: another client watches the queue."""
-        if wait.reason == "watch":
-            self._watching = True
-            self._leave(False)
+        return self._admitted(wait.reason, park(*self._noted(wait, noted), wait.seconds(SLICE)))
 
     def hand_back(self, role: str) -> None:
         """Give back what came for operations which have ended: a turn for events, or a token for room."""
         if role == "producer":
             self._room.hand_back()
         else:
-            self._turns.hand_back()
+            self.turns.hand_back()
             self._end.hand_back()
-            self._leave(False)
+            self.leave(False)
 
     def _stopped(self, wait: Wait) -> None:
         self.hand_back("consumer" if wait.reason in _EVENTS else "producer")
@@ -100,10 +84,8 @@ class EventWaits(Waits):
         Returns:
             Whether `hand_over` is needed: the server may wait for this client, or has given it a token.
         """
-        self._closed_by = error
-        self._steps.connection.node.server.remove_reclaimer(self._give_up_one)
-        ended = [waiter.close() for waiter in self._all]
-        return any(ended[1:4]) or self._watching
+        outstanding = self._close(error)
+        return any(waiter in outstanding for waiter in self._all[1:4]) or self.watching
 
     async def hand_over(self) -> None:
         """After `close`: have others take this client's place, and tokens that came too late."""
@@ -112,16 +94,7 @@ class EventWaits(Waits):
         await self._steps.status()  # after a round trip the server has seen that, too
         self._steps.resign(self.place, True, True, True)
 
-    def _leave(self, unused: bool) -> None:
-        """Have another client watch the queue, if nobody waits for events here any more. `unused`: a turn came."""
-        if (self._watching or unused) and not (self._list.watched or self._turns.watched):
-            self._watching = False
-            self._steps.resign(self.place, unused)
-
     def _pass_on(self, waiter: Waiter, room: bool = False, end: bool = False) -> None:
         """A token came for nobody here: another client gets it."""
         if not waiter.watched:
             self._steps.resign(b"", False, room, end)
-
-    def _give_up_one(self) -> bool:
-        return any(waiter.close_if_idle() for waiter in self._all)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from apressure import logs
 from apressure.concurrency import background
-from apressure.concurrency.settle import wait_shielded
+from apressure.concurrency.settle import raised, wait_shielded
 from apressure.connection.renewer import Renewer
 from apressure.connection.settings import ClientOptions
 from apressure.connection.wire.reconnecting import ReconnectingConnection
@@ -42,14 +42,7 @@ class OkqClient(SharedClient):
     def __repr__(self) -> str:
         return f"<OkqClient at {self.server.address}>"
 
-    async def aclose(self) -> None:
-        """Release the connections, after up to `settle_timeout` seconds for steps under way."""
-        if self._closed:
-            return
-        self._closed = True
-        self._end_attached()
-        if not self.on_its_loop:
-            return  # never used, or its connections belong to another event loop or to the parent process
+    async def _release(self) -> None:
         logs.closing(1)
         try:
             if self._unfinished:
@@ -77,9 +70,7 @@ class OkqClient(SharedClient):
             ending: asyncio.Future[Any] = task if undo is None else self.soon(_undone(task, undo))
             await wait_shielded(ending, self.settings.settle_timeout)
             raise
-        if isinstance(outcome := task.result(), Exception):
-            raise outcome
-        return outcome
+        return raised(task.result())  # type: ignore[no-any-return]
 
     def soon(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T | Exception]:
         """Do something in the background; `aclose` waits for it. The task returns its error."""

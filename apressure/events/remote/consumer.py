@@ -80,7 +80,7 @@ class RemoteEventConsumer(AnyEventConsumer[T, RemoteEventDelivery[Any]]):
 
     def __init__(self, queue: OkqDriver[Any], options: ConsumerOptions) -> None:
         chunk, patience = Chunk(options.prefetch, MAX_PREFETCH), queue.client.settings.settle_timeout
-        super().__init__([queue], RemoteHand(queue, options), chunk, options, patience)
+        super().__init__(queue, RemoteHand(queue, options), chunk, options, patience)
         self.queue = queue
         self.name = queue.name
         self._expected = queue.expected
@@ -100,7 +100,7 @@ class RemoteEventConsumer(AnyEventConsumer[T, RemoteEventDelivery[Any]]):
         await queue.waits.hold()
         self._held = True
         if not extends:
-            self.hand.end()  # nothing can renew leases
+            self.hand.renewal.end()  # nothing can renew leases
             self._chunk.fixed = self._chunk.size  # those of what is in the buffer would run out
         self._open()
 

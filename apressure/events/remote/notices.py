@@ -111,16 +111,8 @@ class Notices(Waits):
             loop.call_later(wait.seconds(math.inf if told else LOOKS.pause(looks)), set_result_once, future, None)
         return self._admitted(wait.reason, future)
 
-    def drop(self, wait: Wait) -> None:
-        """Nothing was claimed."""
-
-    def hand_back(self, role: str) -> None:
-        """Nothing came for operations which have ended: the server's notices reach everybody."""
-
     def take_room(self) -> None:
         """A step that pushes is about to be sent. Nobody tells of room here."""
-
-    _stopped = drop
 
     async def hold(self) -> None:
         """Stay registered, until `release`.

@@ -1,4 +1,4 @@
-"""The delayed messages of an index: which is due first, and how many there are. No I/O, as in `index`."""
+"""Messages of an index that are named with a time: which is first, and how many there are. No I/O, as in `index`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _SLACK = 64
 """The heap is rebuilt when it has more entries than twice the current ones and this number."""
 
 
-class Delayed:
-    """Messages that wait for their time. The cost of a change grows with the logarithm of their number.
+class Timed:
+    """Messages that wait for their time, or in flight. The cost of a change grows with the logarithm of their number.
 
     Attributes:
-        held: Before that time, none is tried; see `hold`.
+        held: Before that time, in microseconds since 1970, none is tried: the file system has refused.
     """
 
     def __init__(self) -> None:
@@ -43,24 +43,41 @@ class Delayed:
             del self._names[name.key]
 
     def filename_of(self, key: int) -> str | None:
-        """Return the name of a delayed message; None if it is not one."""
+        """Return the name of a message; None if it is not one of these."""
         return self._names.get(key)
+
+    def oldest(self) -> int | None:
+        """Return the key of the oldest one; None if there is none. The cost grows with their number."""
+        return min(self._names, default=None)
+
+    def oldest_first(self) -> list[str]:
+        """Return all names, the oldest first."""
+        return sorted(self._there, key=lambda filename: self._there[filename].key)
 
     def names(self) -> list[str]:
         """Return all names, in the order in which they are due."""
         return sorted(self._there, key=lambda filename: (self._there[filename].expires, self._there[filename].key))
 
-    def next_due(self) -> int | None:
-        """Return when the first one is due, in microseconds since 1970; None if there is none."""
+    def first(self) -> tuple[int, str] | None:
+        """Return when the first one is due, in microseconds since 1970, and its name; None if there is none."""
         while self._line:
             due, _, filename = self._line[0]
             if filename in self._there:
-                return due
+                return due, filename
             heapq.heappop(self._line)
         return None
 
+    def next_due(self) -> int | None:
+        """Return when the first one is due, in microseconds since 1970; None if there is none."""
+        return None if (first := self.first()) is None else first[0]
+
+    def postpone(self, filename: str, until: int) -> None:
+        """Count the first one as if it were due later: its lease has ended, but it cannot be given back."""
+        if self._line and self._line[0][2] == filename:
+            heapq.heapreplace(self._line, (until, *self._line[0][1:]))
+
     def next_try(self) -> int | None:
-        """Return the same, but not before the time that `hold` was given."""
+        """Return the same, but not before `held`."""
         due = self.next_due() if self._there else None
         return None if due is None else max(due, self.held)
 
@@ -79,7 +96,3 @@ class Delayed:
         for entry in taken:
             heapq.heappush(self._line, entry)
         return [(filename, key) for _, key, filename in taken]
-
-    def hold(self, until: int) -> None:
-        """Try nothing before that time, in microseconds since 1970: the file system has refused."""
-        self.held = until

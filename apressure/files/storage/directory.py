@@ -308,7 +308,7 @@ class Directory(Writing):
                 if expired:
                     known = Reason(EXPIRED, attempts)
                 known = known._replace(attempts=attempts, when=int(when * 1e6), expires=0)
-                reasons.write(target.fileno(), name, status.st_ino, known)
+                reasons.put(target.fileno(), name, status.st_ino, known)
         self.forget(key)
         if expired:
             self._count_expired()
@@ -360,7 +360,8 @@ class Directory(Writing):
             if status := self.status(filename):
                 known = reasons.read(self._fd, id_of(key), status.st_ino)
                 known = known._replace(error=error, attempt=handed_out(status) if attempt is None else attempt)
-                return reasons.write(self._fd, id_of(key), status.st_ino, known)
+                reasons.put(self._fd, id_of(key), status.st_ino, known)
+                return True
         return False
 
     def forget(self, key: int) -> None:

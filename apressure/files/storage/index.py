@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Iterable
 
 from apressure.files.storage import names
-from apressure.files.storage.delayed import Delayed
-from apressure.files.storage.names import LATER, NEW, READY, FileName, id_of, key_of, parse
+from apressure.files.storage.delayed import Timed
+from apressure.files.storage.names import LATER, NEW, READY, id_of, key_of, parse
 
 _SLACK = 64
 """A heap is rebuilt when it has more entries than twice the current ones and this number."""
@@ -55,6 +55,7 @@ class Index(State):
         unfinished: Messages that are being written, in the order in which they appeared, and when each appeared.
         behind: Those of them that appeared after a newer message, or after another one of that name.
         reasons: The keys for which a file says why their message failed, or when it expires. The message may be gone.
+        taken: The messages in flight.
         delayed: The messages that wait for their time.
         beside: The names of `names.OURS` that are there.
     """
@@ -65,16 +66,12 @@ class Index(State):
         self.unfinished: dict[int, float] = {}
         self.behind: set[int] = set()
         self.reasons: set[int] = set()
-        self.delayed = Delayed()
+        self.taken = Timed()
+        self.delayed = Timed()
         self.beside: set[str] = set()
         self._ready: set[int] = set()
         self._line: list[int] = []
         """A heap of the keys that wait, and of some that no longer do."""
-        self._taken: dict[str, FileName] = {}
-        self._names: dict[int, str] = {}
-        """The names of messages in flight, by their keys."""
-        self._expiries: list[tuple[int, str]] = []
-        """A heap of when leases end and of names, and of some that are gone."""
 
     @classmethod
     def of(cls, filenames: Iterable[str], now: float) -> Index:
@@ -91,7 +88,7 @@ class Index(State):
             listed.unfinished[key] = self.unfinished[key]
         listed.newest = max(listed.newest, self.newest)
         listed.closed |= self.closed
-        listed.delayed.hold(self.delayed.held)
+        listed.delayed.held = self.delayed.held
         vars(self).update(vars(listed))
 
     def clear(self) -> None:
@@ -104,7 +101,7 @@ class Index(State):
         if name is None:
             self._note_other(filename, True)
             return
-        key, state, expires = name
+        key, state, _ = name
         if state == READY:
             if key not in self._ready:
                 self._ready.add(key)
@@ -116,14 +113,8 @@ class Index(State):
                 self.unfinished[key] = now
                 if key <= self.newest:
                     self.behind.add(key)
-        elif state == LATER:
-            self.delayed.add(filename, name)
-        elif filename not in self._taken:
-            self._taken[filename] = name
-            self._names[key] = filename
-            heapq.heappush(self._expiries, (expires, filename))
-            if len(self._expiries) > 2 * len(self._taken) + _SLACK:
-                self._expiries = sorted((name.expires, filename) for filename, name in self._taken.items())
+        else:
+            (self.delayed if state == LATER else self.taken).add(filename, name)
         self.newest = max(self.newest, key)
 
     def discard(self, filename: str) -> None:
@@ -135,10 +126,8 @@ class Index(State):
             self._ready.discard(name.key)
         elif name.state == NEW:
             self.finished(name.key)
-        elif name.state == LATER:
-            self.delayed.discard(filename, name)
-        elif self._taken.pop(filename, None) and self._names.get(name.key) == filename:
-            del self._names[name.key]
+        else:
+            (self.delayed if name.state == LATER else self.taken).discard(filename, name)
 
     def _note_other(self, filename: str, there: bool) -> None:
         if filename in names.OURS:
@@ -162,12 +151,7 @@ class Index(State):
     @property
     def in_flight(self) -> int:
         """How many messages are in flight."""
-        return len(self._taken)
-
-    @property
-    def empty(self) -> bool:
-        """Whether no message waits or is in flight."""
-        return not (self._ready or self._taken)
+        return len(self.taken)
 
     @property
     def drained(self) -> bool:
@@ -182,23 +166,9 @@ class Index(State):
             heapq.heappop(self._line)
         return None
 
-    def next_expiry(self) -> tuple[int, str] | None:
-        """Return when the next lease ends, in microseconds since 1970, and the message's name."""
-        while self._expiries:
-            expires, filename = self._expiries[0]
-            if filename in self._taken:
-                return expires, filename
-            heapq.heappop(self._expiries)
-        return None
-
-    def postpone(self, filename: str, expires: int) -> None:
-        """Count a lease as if it ended later: it has ended, but its message cannot be given back."""
-        if self._expiries and self._expiries[0][1] == filename:
-            heapq.heapreplace(self._expiries, (expires, filename))
-
     def filename_of(self, key: int) -> str | None:
         """Return a message's present name; None if it is gone, or not finished."""
-        return id_of(key) if key in self._ready else self._names.get(key) or self.delayed.filename_of(key)
+        return id_of(key) if key in self._ready else self.taken.filename_of(key) or self.delayed.filename_of(key)
 
     def orphans(self) -> set[int]:
         """Return the keys for which there is a reason and no message. The cost grows with the number of reasons."""
@@ -208,17 +178,13 @@ class Index(State):
         """Return the names of the messages that wait, the oldest first."""
         return [id_of(key) for key in sorted(self._ready)]
 
-    def taken_names(self) -> list[str]:
-        """Return the names of the messages in flight, the oldest first."""
-        return sorted(self._taken, key=lambda filename: self._taken[filename].key)
-
     def newest_waiting(self) -> int | None:
         """Return the newest message that waits. The cost grows with their number."""
         return max(self._ready, default=None)
 
     def oldest(self) -> int | None:
         """Return the oldest message, in flight or not; None if there is none. The cost grows with those in flight."""
-        keys = [key for key in (self.head(), min(self._names, default=None)) if key is not None]
+        keys = [key for key in (self.head(), self.taken.oldest()) if key is not None]
         return min(keys, default=None)
 
     def room(self, bound: int, reserved: int | None = None, ordered: bool = True) -> int:
@@ -230,7 +196,7 @@ class Index(State):
                 first ones get the room. None for the room that there is now.
             ordered: Whether that order is known. Otherwise all others count.
         """
-        free = bound - len(self._ready) - len(self._taken) - len(self.delayed)
+        free = bound - len(self._ready) - len(self.taken) - len(self.delayed)
         ahead = len(self.unfinished)
         if not ordered:
             ahead -= reserved in self.unfinished

@@ -98,11 +98,6 @@ class Store:
         """The most messages that may be there: the option, or else the directory's; 0 for no bound."""
         return self.index.bound if self.settings.bound is None else self.settings.bound
 
-    @property
-    def drained(self) -> bool:
-        """Whether the queue is closed, and nothing waits or is delayed. Messages in flight may come back."""
-        return self.index.drained
-
     def time(self) -> float:
         """Return the seconds since 1970, by the clock that was given.
 
@@ -167,7 +162,7 @@ class Store:
             watcher = self.watcher = self._watch()
         if watcher.stale:
             await self._list_all()
-        if is_round or self.index.empty:
+        if is_round or not (self.index.waiting or self.index.in_flight):
             self.directory.check()
         if is_round:
             self._round = self.time()
@@ -283,7 +278,7 @@ class Store:
             return _ROUND, _ALL
         bound, messages = self.bound, index.waiting
         room = index.room(bound) if bound else 0
-        expiry = index.next_expiry()
+        expiry = index.taken.first()
         for when in (expiry[0] if expiry else None, index.delayed.next_try()):
             if when is None:
                 continue
@@ -296,7 +291,7 @@ class Store:
         if late or index.delayed.are_due(current):
             # The task that tries sweeps first, or brings into the line, for other programs, what fills the queue.
             messages, room = max(messages, 1), max(room, 1)
-        ended = sys.maxsize if self.drained else 0
+        ended = sys.maxsize if index.drained else 0
         if index.paused:
             messages = ended = 0
         closed = sys.maxsize if index.closed else 0

@@ -93,11 +93,6 @@ class Snapshot:
         """Whether the queue exists (specification: Exists)."""
         return self.there(self.keys.bound)
 
-    @property
-    def anything(self) -> bool:
-        """Whether any key of the queue exists."""
-        return any(state.kind != "none" for state in self.at.values())
-
     def there(self, key: bytes) -> bool:
         """Whether the key exists."""
         return self.at[key].kind != "none"
@@ -118,11 +113,6 @@ class Snapshot:
     def holder(self, role: Role) -> str | None:
         """The name that the server shows for a role."""
         return text_of(self.at[self.keys.holder(role)].value) if self.there(self.keys.holder(role)) else None
-
-    def unmoved(self, earlier: Snapshot | None, role: Role | None = None) -> bool:
-        """Whether nothing has changed since an earlier snapshot, in a role or in the whole queue."""
-        index = 0 if role is None else 1 + ROLES.index(role)
-        return earlier is not None and earlier.marks[index] == self.marks[index]
 
 
 def _lease(answer: list[Any]) -> Lease:
@@ -179,7 +169,7 @@ class _Judge:
                 yield from self._hidden(role)
             yield from self._permits()
             yield from self._state()
-        elif snapshot.anything:
+        elif any(map(snapshot.there, snapshot.at)):
             yield from self._remains()
 
     def _found(
@@ -192,7 +182,9 @@ class _Judge:
         return finding(kind, form, role, holder, snapshot.name, snapshot=snapshot, **values)
 
     def _unmoved(self, role: Role | None = None) -> bool:
-        return self._snapshot.unmoved(self._earlier, role)
+        """Whether nothing has changed since the earlier snapshot, in a role or in the whole queue."""
+        index, earlier = 0 if role is None else 1 + ROLES.index(role), self._earlier
+        return earlier is not None and earlier.marks[index] == self._snapshot.marks[index]
 
     def _wrong_types(self) -> Iterator[Finding]:
         keys = self._keys

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import Any
+from typing import Any, Final
 
 from apressure.connection.moves import too_many
 from apressure.core import errors
 from apressure.core.waiting import Wait
-from apressure.exceptions import (
-    DurabilityError,
-    LeaseLostError,
-    QueueAlreadyExistsError,
-    Role,
-    ServerError,
-)
+from apressure.exceptions import DurabilityError, LeaseLostError, QueueAlreadyExistsError, Role, ServerError
 
-missing = functools.partial(errors.missing, what="the URL and the prefix")
+_WHERE: Final = "the URL and the prefix"
+missing = functools.partial(errors.missing, what=_WHERE)
 """The error for a queue that does not exist."""
 
 
@@ -54,16 +49,11 @@ def read(answer: Any, name: str, role: Role | None) -> Any:
         case b"busy":
             holder = answer[2].decode(errors="replace") or None
             return Wait(answer[1].decode(), answer[3] if answer[3] >= 0 else None, holder=holder)
-        case b"missing" | b"closed":
-            return missing(name) if answer[0] == b"missing" else errors.closed(name)
+        case b"missing" | b"closed" | b"corrupt":
+            return errors.refusal(answer, name, _WHERE, ", or delete the key if it is a statistic")
         case b"lost":
             message = f"the lease on the {role} role of the queue {name!r} expired, and another client took over"
             return LeaseLostError(message, name=name, role=role or "consumer")
-        case b"corrupt":
-            return ServerError(
-                f"the queue {name!r} is damaged: {answer[1].decode(errors='replace')}; "
-                "nothing was written. Correct the value with redis-cli, or delete the key if it is a statistic"
-            )
         case b"dead":
             return ServerError(
                 f"a message of the queue {name!r} was delivered too often, and cannot be moved to the dead-letter "

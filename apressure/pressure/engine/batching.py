@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from apressure.concurrency.settle import set_result_once
+from apressure.connection.sender import soon
 from apressure.connection.waiting.waiter import SLICE
 from apressure.connection.wire.script import Request
 from apressure.core.putting import Putting, PuttingLane
@@ -107,7 +107,7 @@ class GetLane(TakeLane[Want, bytes]):
         return 0 if self._series is None else self._series.number
 
     def _take(self, most: int, want: Want, waits: bool) -> Request:  # noqa: ARG002
-        place = self._waits.line.take_turn() if waits else b""
+        place = self._waits.take_turn() if waits else b""
         return self._steps.get(self._series, most, place, self._answered)
 
     def _messages(self, answer: Any) -> list[bytes]:
@@ -117,9 +117,7 @@ class GetLane(TakeLane[Want, bytes]):
         self._steps.counts.received_count += len(answer)
 
     def _return(self, step: int, messages: Sequence[bytes]) -> asyncio.Future[Any]:
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._steps.give_back(self._series, step, messages, functools.partial(set_result_once, done))
-        return done
+        return soon(functools.partial(self._steps.give_back, self._series, step, messages))
 
     def _fate(self, messages: Sequence[bytes]) -> str:  # noqa: ARG002
         return "they are lost"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from apressure import validation
 from apressure.concurrency import background
@@ -122,8 +122,6 @@ class Scripted(Engine):
         client, keys, name, owns_client: As for `Engine`.
         dead: Where messages go that were delivered too often; None to deliver them for ever.
 
-    Attributes:
-        put_lanes: The lanes of puts that are in use.
     """
 
     def __init__(
@@ -131,13 +129,12 @@ class Scripted(Engine):
     ) -> None:
         super().__init__(client, keys, name, owns_client)
         self.dead = dead
-        self.steps = Access(client, keys, name)
+        steps = self.steps = Access(client, keys, name)
+        self.create, self.exists, self.inspect = steps.create, steps.exists, steps.inspect
+        self.peek, self.pause = steps.peek, steps.pause
         self.waits = self.steps.waits
         self.counts = self.steps.counts
-        self.put_lanes: set[PutLane] = set()
-        self._delays: dict[tuple[bytes, bool], DelayLane] = {}
-        self._puts = self.put_lane()
-        self._forced = self.put_lane(force=True)
+        self._puts: dict[tuple[bytes, bool, bool], PutLane] = {}
         self._gets = GetLane(self.steps, self.waits)
         self._others: set[Access] = set()  # to dead-letter queues, while operations use them
 
@@ -147,52 +144,28 @@ class Scripted(Engine):
     @property
     def waiting(self) -> tuple[int, int]:
         """How many tasks are putting, and how many are getting."""
-        return sum(lane.waiting for lane in self.put_lanes), self._gets.waiting
+        return sum(lane.waiting for lane in self._puts.values()), self._gets.waiting
 
-    def put_lane(self, token: bytes = b"", force: bool = False) -> PutLane:
-        """Return a lane for puts: the queue's own, or, with a token, one under an exclusive producer's lease."""
-        lane = PutLane(self.steps, self.waits, token, force)
-        self.put_lanes.add(lane)
+    def lane_of(self, put: Put, due: Due | None, token: bytes = b"", force: bool = False) -> PutLane:
+        """Return the lane for a put: the queue's own, or, with a token, that of an exclusive producer's lease."""
+        if due is not None:
+            when = due.encoded
+            put.items = [(message, when) for message in put.items]
+        which = token, force, due is not None
+        if (lane := self._puts.get(which)) is None:
+            kind = PutLane if due is None else DelayLane
+            lane = self._puts[which] = kind(self.steps, self.waits, token, force)
         return lane
 
-    def drop_lanes(self, token: bytes, lane: PutLane) -> None:
+    def drop_lanes(self, token: bytes) -> None:
         """Drop the lanes of an exclusive producer whose lease has ended."""
-        self.put_lanes.discard(lane)
-        if (delays := self._delays.pop((token, False), None)) is not None:
-            self.put_lanes.discard(delays)
-
-    def lane_of(self, put: Put, due: Due | None, lane: PutLane, token: bytes = b"", force: bool = False) -> PutLane:
-        """Return the lane for a put: the given one, or the one beside it, if its messages are due later."""
-        if due is None:
-            return lane
-        when = due.encoded
-        put.items = [(message, when) for message in put.items]
-        if (delays := self._delays.get((token, force))) is None:
-            delays = self._delays[token, force] = DelayLane(self.steps, self.waits, token, force)
-            self.put_lanes.add(delays)
-        return delays
-
-    async def create(self, bound: int) -> bool:
-        return await self.steps.create(bound)
-
-    async def exists(self) -> bool:
-        return await self.steps.exists()
-
-    async def inspect(self) -> list[Any]:
-        """Return everything that statistics show: see `lua/inspect.lua`."""
-        return await self.steps.inspect()
-
-    async def peek(self, index: int) -> bytes | None:
-        return await self.steps.peek(index)
+        self._puts = {which: lane for which, lane in self._puts.items() if which[0] != token}
 
     def put(self, put: Put, timeout: float | None, force: bool = False, due: Due | None = None) -> Awaitable[None]:
         if timeout is not None:
             validation.timeout(timeout)
         self.check("producer")
-        lane = self._forced if force else self._puts
-        if due is not None:
-            lane = self.lane_of(put, due, lane, force=force)
-        return lane.run(put, timeout, False)
+        return self.lane_of(put, due, force=force).run(put, timeout, False)
 
     def get(self, max_items: int, timeout: float | None) -> Awaitable[list[bytes]]:
         """Get one to max_items messages."""
@@ -241,9 +214,6 @@ class Scripted(Engine):
         with contextlib.suppress(PressureError):
             await lease.flush()
 
-    async def pause(self, pausing: bool, expected: bool = True) -> bool:  # noqa: ARG002
-        return await self.steps.pause(pausing)
-
     async def close(self, expected: bool = True, timeout: float | None = None, token: bytes = b"") -> None:  # noqa: ARG002
         await self.waits.until(lambda: self.steps.close(token), timeout, self.name)
 
@@ -287,7 +257,7 @@ class Scripted(Engine):
 
     def _end(self, error: PressureError) -> int:
         others = sum(other.waits.end(error) for other in self._others)
-        puts = sum(lane.end(error) for lane in self.put_lanes)
+        puts = sum(lane.end(error) for lane in self._puts.values())
         return puts + self._gets.end(error) + self.waits.end(error) + others
 
     def _release(self, error: PressureError) -> None:

@@ -42,15 +42,6 @@ _DURABLE = dict.fromkeys(
 """The steps that must be as durable as the client's `durability=` says. (A lease ends with its client anyway.)"""
 
 
-def undoing(leave: Callable[[OnAnswer], None]) -> Undo:
-    """Return what undoes a step that takes a role, given its answer: `leave`, if the step has taken it."""
-
-    def undo(answer: Any) -> asyncio.Future[Any] | None:
-        return sender.soon(leave) if isinstance(answer, int) else None
-
-    return undo
-
-
 class Sender(sender.Sender):
     """Sends the steps of one queue. Its attributes are those of `connection.sender.Sender`.
 
@@ -122,19 +113,10 @@ class Sender(sender.Sender):
         (connection or self.connection).send(request)
         return request
 
-    async def _ask(
-        self,
-        call: Call,
-        arguments: list[Argument],
-        again: int | None = None,
-        role: Role | None = None,
-        claims: Sequence[Role] = (),
-        undo: Undo | None = None,
-    ) -> Any:
-        """Send a step and wait for its answer; see `ask`."""
-        return await ask(
-            self.connection,
-            lambda on_answer: self._send(call, arguments, on_answer, True, again, role, claims),
-            self.settle_timeout,
-            undo,
-        )
+    async def _ask(self, call: Call, arguments: list[Argument], *how: Any, undo: Undo | None = None) -> Any:
+        """Send a step and wait for its answer; see `ask`. `how`: `again`, `role` and `claims` of `_send`."""
+
+        def send(on_answer: OnAnswer) -> Request:
+            return self._send(call, arguments, on_answer, True, *how)
+
+        return await ask(self.connection, send, self.settle_timeout, undo)

@@ -17,16 +17,17 @@ from apressure.concurrency import background
 from apressure.connection.client import Client
 from apressure.connection.renewer import Renewer
 from apressure.connection.schedules import ServerSchedules
+from apressure.connection.sender import soon
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
 from apressure.core.driver import Connection, OnAnswer
-from apressure.core.leases.renewal import Held, Renewal
+from apressure.core.leases.renewal import Renewal
 from apressure.core.waiting import Wait
 from apressure.exceptions import ROLES, PressureError, Role
 from apressure.pressure.engine.answers import collides
 from apressure.pressure.engine.dead_letters import DeadLetters
 from apressure.pressure.engine.keys import Keys
-from apressure.pressure.engine.sending import Sender, acknowledged, script, undoing
+from apressure.pressure.engine.sending import Sender, acknowledged, script
 from apressure.pressure.engine.waits import Waits
 
 Range = tuple[int, int, int]
@@ -211,6 +212,9 @@ class Steps(Sender):
             else:
                 self.settle(self.series(), token, Settlement(lease, leave=True, unseen=1, place=place), on_answer)
 
+        def undo(answer: Any) -> asyncio.Future[Any] | None:
+            return soon(leave) if isinstance(answer, int) else None
+
         series, (claimed, claims) = self.series(), self._claim(role)
         numbered: list[Argument] = [claimed, token, lease, series.next(), b"0"]
         if place is None:
@@ -218,7 +222,7 @@ class Steps(Sender):
         else:
             call, arguments = series.call("join", self.keys.line), [self._uid, *numbered]
         again = len(arguments) - 1
-        answer = await self._ask(call, arguments, again, role, claims, undoing(leave))
+        answer = await self._ask(call, arguments, again, role, claims, undo=undo)
         shares = place is not None and isinstance(answer, Wait)
         return answer._replace(reason="share") if shares else answer  # type: ignore[no-any-return]
 
@@ -258,11 +262,12 @@ class Steps(Sender):
         self._send(call, [token, lease], on_answer, True, role="consumer", connection=connection)
 
     def renewal(
-        self, lease: Held, role: Role, renewer: Renewer, max_hold: float, shared: bool = False,
+        self, lease: Any, role: Role, renewer: Renewer, max_hold: float, shared: bool = False,
         on_paused: Callable[[], None] | None = None,
     ) -> Renewal:  # fmt: skip
         """Return what keeps a lease on a role renewed; `shared`: it is a member's share of the role."""
-        step = self.renew_shared if shared else functools.partial(self.renew, role)
+        renew = self.renew_shared if shared else functools.partial(self.renew, role)
+        step = functools.partial(renew, lease.token)
         return Renewal(lease, renewer, self.script_keys, step, f"the {role} role", self.name, max_hold, on_paused)
 
     # The queue as a whole.
@@ -270,7 +275,7 @@ class Steps(Sender):
     async def create(self, bound: int) -> bool:
         """Create the queue, unless it exists (specification: Create). Answers with whether it is new."""
         series, collisions = self.series(), self.keys.collisions()
-        answer = await self._ask(series.call("create", self.keys.collisions), [bound, series.next(), b"0"], again=2)
+        answer = await self._ask(series.call("create", self.keys.collisions), [bound, series.next(), b"0"], 2)
         if isinstance(answer, list) and answer[0] == b"collides":
             raise collides(self.name, collisions[answer[1] - 1])
         return bool(answer == 1)
@@ -284,14 +289,14 @@ class Steps(Sender):
     async def begin_delete(self) -> None:
         """End the queue's existence and wake all that wait (specification: Delete, the first half)."""
         series = self.series()
-        await self._ask(series.call("begin_delete", self._resumed), [series.next(), b"0"], again=1)
+        await self._ask(series.call("begin_delete", lambda: (self.keys.resumed,)), [series.next(), b"0"], 1)
 
     async def finish_delete(self) -> int | Wait:
         """Remove all keys once both roles are free (specification: Delete, the second half)."""
         (producer, first), (consumer, second) = map(self._claim, ROLES)
         keys = self.keys
         call = self._unnumbered.call("finish_delete", lambda: (keys.reasons, keys.schedules, *keys.counters))
-        answer = await self._ask(call, [producer, consumer], claims=(*first, *second))
+        answer = await self._ask(call, [producer, consumer], None, None, (*first, *second))
         return 1 if isinstance(answer, list) else answer  # a new queue of the name: the old one is gone
 
     async def requeue(
@@ -314,26 +319,20 @@ class Steps(Sender):
 
     async def purge(self, series: Series, max_items: int) -> list[int] | Wait:
         """Delete waiting messages. Answers with [number deleted, number left], or a `Wait` for the consumer role."""
-        call = series.call("purge", self._reasons)
-        return await self._ask(call, [series.next(), b"0", max_items], again=1)  # type: ignore[no-any-return]
+        call = series.call("purge", lambda: (self.keys.reasons,))
+        return await self._ask(call, [series.next(), b"0", max_items], 1)  # type: ignore[no-any-return]
 
     async def dead_letters(self, passed: int, most: int) -> list[list[bytes]]:
         """Look into this queue for dead letters, the oldest first. Answers with [messages, reasons]."""
-        call = self._unnumbered.call("dead_letters", self._reasons)
+        call = self._unnumbered.call("dead_letters", lambda: (self.keys.reasons,))
         return await self._ask(call, [passed, most])  # type: ignore[no-any-return]
 
-    async def pause(self, pausing: bool) -> bool:
+    async def pause(self, pausing: bool, expected: bool = True) -> bool:  # noqa: ARG002
         """Have consumers take nothing, or end that. Answers with whether it is new."""
         series = self.series()
         name, head = ("pause", [self._uid]) if pausing else ("resume", [])
         arguments: list[Argument] = [*head, series.next(), b"0"]
-        return bool(await self._ask(series.call(name, self._resumed), arguments, again=len(head) + 1))
-
-    def _resumed(self) -> tuple[bytes, ...]:
-        return (self.keys.resumed,)
-
-    def _reasons(self) -> tuple[bytes, ...]:
-        return (self.keys.reasons,)
+        return bool(await self._ask(series.call(name, lambda: (self.keys.resumed,)), arguments, len(head) + 1))
 
     async def inspect(self) -> list[Any]:
         """Return everything that statistics show."""
@@ -402,4 +401,4 @@ class Access(Steps):
             for role in roles:
                 self.unclaim(role)
             if self.waits.in_line:
-                self.resign(self.waits.line.place, True)
+                self.resign(self.waits.place, True)

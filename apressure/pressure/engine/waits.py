@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
@@ -92,51 +91,7 @@ def tell(name: str, role: Role, holder: str | None, expires: datetime | None = N
     )  # fmt: skip
 
 
-class Line:
-    """This client's place in the line of those that wait for messages: one watches, and a put gives the next its turn.
-
-    Args:
-        keys: The queue's keys.
-        waiter: Makes a waiter for a list, given where its elements go, and what is called where nobody wants one.
-        resign: Called when nobody waits for messages here any more, with the place, and whether its turn had come.
-
-    Attributes:
-        place: The place, as the server knows it.
-        messages: Waits for messages, if this client watches the queue.
-        turns: Waits for this client's turn.
-        watching: It watches the queue, or a step has said that it is to.
-    """
-
-    def __init__(
-        self,
-        keys: Keys,
-        waiter: Callable[[bytes, bytes | None, Callable[[], None]], Waiter],
-        resign: Callable[[bytes, bool], None],
-    ) -> None:
-        self.place = os.urandom(8).hex().encode()
-        self.messages = waiter(keys.messages, keys.messages, lambda: self.leave(False))
-        self.turns = waiter(keys.line()[0], None, lambda: self.leave(True))
-        self.watching = False
-        self._resign = resign
-
-    def take_turn(self) -> bytes:
-        """A step for messages is about to be sent: it sees to it that others get their turn. Returns the place."""
-        self.turns.take_claim()
-        self.watching = False
-        return self.place
-
-    def leave(self, unused: bool) -> None:
-        """Have another client watch the queue, if nobody waits for messages here any more.
-
-        Args:
-            unused: A turn came for nobody.
-        """
-        if (self.watching or unused) and not (self.messages.watched or self.turns.watched):
-            self.watching = False
-            self._resign(self.place, unused)
-
-
-class Waits(waiting.Waits):
+class Waits(waiting.ServerWaits):
     """The waiters of one queue: at most nine, each with a connection that its first wait opens.
 
     Of the clients that wait for messages, one watches the queue, and the others wait in line, so that a put wakes one.
@@ -145,12 +100,11 @@ class Waits(waiting.Waits):
         node: The node of the server that has the queue.
         keys: The queue's keys.
         hand_back: Called with a role whose token was claimed, and is not needed any more.
-        resign: As for `Line`.
+        resign: As for `ServerWaits`.
         rounds: Look at the queue for those that wait. None, and each of them tries its step again after a slice.
 
     Attributes:
         blocked: For how long operations waited here.
-        line: This client's place in the line of those that wait for messages.
         in_line: After `close`: the server may still wait for this client to watch, or give it a turn.
     """
 
@@ -158,7 +112,7 @@ class Waits(waiting.Waits):
         self, node: Node, keys: Keys, hand_back: Callable[[Role], None], resign: Callable[[bytes, bool], None],
         rounds: Rounds | None = None,
     ) -> None:  # fmt: skip
-        super().__init__()
+        super().__init__(node.server, resign)
         patient = rounds is not None
         seconds = LONG_SLICE if patient else SLICE
 
@@ -170,8 +124,8 @@ class Waits(waiting.Waits):
         closed = Waiter(node, keys.closed, keys.closed, LONG_SLICE, patient=patient)
         not_full, resumed = waiter(keys.not_full, keys.not_full), waiter(keys.resumed, keys.resumed)
         sooner, room = waiter(keys.sooner, keys.sooner, spare=True), waiter(keys.room, keys.room, spare=True)
-        self.line = Line(keys, waiter, resign)
-        messages, turns = self.line.messages, self.line.turns
+        messages = self.messages = waiter(keys.messages, keys.messages, lambda: self.leave(False))
+        turns = self.turns = waiter(keys.line()[0], None, lambda: self.leave(True))
         self.in_line = False
         self._claims: dict[Role, Waiter] = {
             role: Waiter(node, keys.free(role), keys.claim(role), on_unwanted=functools.partial(hand_back, role))
@@ -195,11 +149,12 @@ class Waits(waiting.Waits):
             "share": (self._claims["consumer"], turns),
         }
         self._all = (closed, messages, turns, not_full, resumed, *self._claims.values(), sooner, room)
-        self._server = node.server
-        self._server.add_reclaimer(self._give_up_one)
 
-    def note(self) -> Noted:
-        return [waiter.generation for waiter in self._all]
+    def take_turn(self) -> bytes:
+        """A step for messages is about to be sent: it sees to it that others get their turn. Returns the place."""
+        self.turns.take_claim()
+        self.watching = False
+        return self.place
 
     def park(self, wait: Wait, noted: Noted, token: bytes = b"") -> Parked:
         """Return a future that completes when it is time to try the step again. Cancel it to stop waiting.
@@ -222,9 +177,7 @@ class Waits(waiting.Waits):
         if wait.due is not None:
             due = wait.due / 1000 + 0.001
             seconds = due if seconds is None else min(seconds, due)
-        self.line.watching = self.line.watching or wait.reason == "watch"
-        waiters = self._waiters[wait.reason]
-        future = park(waiters, [noted[self._all.index(waiter)] for waiter in waiters], seconds)
+        future = park(*self._noted(wait, noted), seconds)
         return self._admitted(wait.reason, future, self._look(wait.reason, token) if patient else None)
 
     def looks(self) -> Sequence[Look]:
@@ -237,7 +190,7 @@ class Waits(waiting.Waits):
             if len(self._looks) > _MANY:
                 self._looks.clear()  # of leases that have ended
             on_answer = functools.partial(self._looked, reason)
-            look = Look(self._looked_at, (reason, token, self.line.place), on_answer)
+            look = Look(self._looked_at, (reason, token, self.place), on_answer)
             self._looks[reason, token] = look
         look.often = reason in ("turn", "watch")  # until the first look knows whether others wait in line
         return look
@@ -259,18 +212,12 @@ class Waits(waiting.Waits):
         """Return `b"1"` if the role's token has been claimed for the step that is about to be sent."""
         return b"1" if self._claims[role].take_claim() else b"0"
 
-    def drop(self, wait: Wait) -> None:
-        """A step has been answered with this, and nobody waits for it: another client watches the queue."""
-        if wait.reason == "watch":
-            self.line.watching = True
-            self.line.leave(False)
-
     def hand_back(self, role: Role) -> None:
         """Give back what came for operations which have ended: the role's token, and the turn for messages."""
         self._claims[role].hand_back()
         if role == "consumer":
-            self.line.turns.hand_back()
-            self.line.leave(False)
+            self.turns.hand_back()
+            self.leave(False)
 
     def until(
         self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str,
@@ -304,13 +251,8 @@ class Waits(waiting.Waits):
         Returns:
             The roles whose token the server may still move to the claims, for a connection that is no more.
         """
-        self._closed_by = error
-        self._server.remove_reclaimer(self._give_up_one)
         if self._rounds is not None:
             self._rounds.discard(self)
-        outstanding = [waiter for waiter in self._all if waiter.close()]
-        self.in_line = self.line.turns in outstanding or self.line.watching
+        outstanding = self._close(error)
+        self.in_line = self.turns in outstanding or self.watching
         return [role for role, waiter in self._claims.items() if waiter in outstanding]
-
-    def _give_up_one(self) -> bool:
-        return any(waiter.close_if_idle() for waiter in self._all)

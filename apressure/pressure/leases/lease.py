@@ -71,7 +71,7 @@ class Lease:
         steps, waits, shared = self._steps, self._steps.waits, self.state.shared
 
         def step() -> Awaitable[int | Wait]:
-            place = waits.line.take_turn() if shared else None
+            place = waits.take_turn() if shared else None
             return steps.acquire("consumer", self.token, self.term.milliseconds, place)
 
         bound = await waits.until(step, timeout, steps.name)

@@ -20,7 +20,7 @@ from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError, LeaseLostError, QueueDoesNotExistError
 from apressure.pressure.engine.steps import Access, Range, Settlement, Want
 from apressure.pressure.engine.waits import Notice
-from apressure.pressure.leases.hand import LeaseState, Received, Step, merged
+from apressure.pressure.leases.hand import LeaseState, Step, merged
 
 
 class Settling:
@@ -38,7 +38,7 @@ class Settling:
     def __init__(self, state: LeaseState, steps: Access) -> None:
         self._state = state
         self._steps = steps
-        self._place = steps.waits.line.place if state.shared else None
+        self._place = steps.waits.place if state.shared else None
         self._series = steps.series()
         self.renew = False
         self.answer: Step | None = None
@@ -262,7 +262,7 @@ class Receiving:
         want = Want(max_items, milliseconds, self._next, state.unsettled.dead, step.acks)
         if state.shared:
             want = want._replace(in_hand=self._settling.unconfirmed())
-            place = b"" if ahead else waits.line.take_turn()
+            place = b"" if ahead else waits.take_turn()
             return step, steps.receive_shared(self._series, state.token, place, want, on_answer)
         return step, steps.receive(self._series, state.token, fresh, want, on_answer)
 
@@ -303,8 +303,9 @@ class Receiving:
         numbers = range(begin, begin + len(messages))
         state.buffer.extend(zip(numbers, messages, tried or itertools.repeat(1), strict=False))
         state.unsettled.receive(numbers, map(len, messages), tried)
-        if tried:
-            self._tell_of_redeliveries(zip(numbers, messages, tried, strict=False))
+        for number, message, attempts in zip(numbers, messages, tried, strict=False):
+            if attempts > 1:
+                logs.redelivered("AsyncQueue", name, f"{state.token.decode()}:{number}", attempts, message)
         self._next = numbers.stop
         self._received += len(messages)
         counts.received_count += len(messages)
@@ -312,9 +313,3 @@ class Receiving:
             counts.dead_lettered_count += logs.dead_letters("AsyncQueue", name, dead_letters, dead.name)
         if messages:
             self._renewal.begin()
-
-    def _tell_of_redeliveries(self, received: Iterable[Received]) -> None:
-        token = self._state.token.decode()
-        for number, message, attempts in received:
-            if attempts > 1:
-                logs.redelivered("AsyncQueue", self._steps.name, f"{token}:{number}", attempts, message)

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from apressure import logs
 from apressure.connection.wire.script import Request
 from apressure.core.driver import OnAnswer
 from apressure.core.putting import Putting, PuttingLane
 from apressure.core.settling import Settler
 from apressure.core.taking import TakeLane
 from apressure.items import MAX_BYTES
-from apressure.tasks.engine.answers import Reservation, Reserved, raw
+from apressure.tasks.engine.answers import Reserved
 from apressure.tasks.engine.steps import MAX_TASKS, Change, New, TaskSteps, Want
-from apressure.tasks.engine.waits import TaskWaits
-
-logger = logging.getLogger("apressure")
 
 
 class Put(Putting[New]):
@@ -42,37 +36,8 @@ class ReserveLane(TakeLane[Want, Reserved]):
     _most = MAX_TASKS
     _steps: TaskSteps
 
-    def __init__(self, steps: TaskSteps, waits: TaskWaits) -> None:
-        super().__init__(steps, waits)
-        self._series = steps.series()
-
     def _take(self, most: int, want: Want, waits: bool) -> Request:  # noqa: ARG002
         return self._steps.send_reserve(self._series, most, want, self._answered)
-
-    def _messages(self, answer: Any) -> list[Reserved]:
-        return answer.tasks if isinstance(answer, Reservation) else []
-
-    def _note(self, answer: Reservation) -> None:
-        note_reserved(self._steps, answer)
-
-    def _return(self, step: int, messages: Sequence[Reserved]) -> asyncio.Future[Any]:  # noqa: ARG002
-        return self._steps.give_back_soon(messages)
-
-
-def note_reserved(steps: TaskSteps, answer: Reservation) -> None:
-    """Count what a step has reserved; log what it has dropped, and the tasks that were tried before."""
-    name = steps.name
-    steps.counts.received_count += len(answer.tasks)
-    for one in answer.tasks:
-        attempts = one.fields.get("attempts", "")[:9]  # another program may have written it
-        if attempts.isdecimal() and int(attempts) > 1:
-            task_id, parameters = one.id.decode(errors="backslashreplace"), raw(one.fields.get("parameters", ""))
-            logs.redelivered("TaskQueue", name, task_id, int(attempts), parameters)
-    if answer.dropped:
-        logger.warning(
-            "%d ids that waited in the queue %r were dropped: their tasks were deleted, or do not wait",
-            answer.dropped, name,
-        )  # fmt: skip
 
 
 MANY: Final = 128
@@ -100,9 +65,6 @@ class TaskSettler(Settler[Change, str]):
 
     def _settle(self, changes: Sequence[Change], on_answer: OnAnswer) -> None:
         self._steps.send_settle(changes, self._ttl, on_answer)
-
-    def _outcomes(self, changes: Sequence[Change], answer: str) -> str:  # noqa: ARG002
-        return answer
 
     def _settled(self, changes: Sequence[Change], outcomes: Sequence[str]) -> int:
         return sum(

@@ -19,10 +19,10 @@ from apressure.connection.client import Client
 from apressure.connection.sender import StepSender, flag
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
-from apressure.core.driver import Connection, OnAnswer
+from apressure.core.driver import OnAnswer
 from apressure.core.due import Due
 from apressure.exceptions import DurabilityError
-from apressure.tasks.engine.answers import Claim, Reserved, read, text
+from apressure.tasks.engine.answers import Claim, Reservation, Reserved, raw, read, text
 from apressure.tasks.engine.keys import QUEUES, TaskKeys
 from apressure.tasks.options import OnOrphan
 
@@ -103,9 +103,9 @@ class TaskSteps(StepSender):
         super().__init__(client, name, ())
 
     def _read(self, reply: Any, token: bytes) -> Any:  # noqa: ARG002 (claims of tasks name their tokens)
-        raw = reply.answer if isinstance(reply, DurabilityError) else reply
-        if isinstance(raw, list) and isinstance(raw[-1], list) and raw[-1][:1] == [b"dead"]:
-            self.counts.dead_lettered_count += logs.dead_letters("TaskQueue", self.name, raw.pop()[1:])
+        told = reply.answer if isinstance(reply, DurabilityError) else reply
+        if isinstance(told, list) and isinstance(told[-1], list) and told[-1][:1] == [b"dead"]:
+            self.counts.dead_lettered_count += logs.dead_letters("TaskQueue", self.name, told.pop()[1:])
         return read(reply, self.name)
 
     @staticmethod
@@ -119,6 +119,24 @@ class TaskSteps(StepSender):
                 return True
             case _:
                 return False
+
+    def messages(self, answer: Any) -> list[Reserved] | None:
+        """Return the tasks that a step has reserved; None if its answer tells of something else."""
+        return answer.tasks if isinstance(answer, Reservation) else None
+
+    def note(self, answer: Reservation) -> None:
+        """Count what a step has reserved; log what it has dropped, and the tasks that were tried before."""
+        self.counts.received_count += len(answer.tasks)
+        for one in answer.tasks:
+            attempts = one.fields.get("attempts", "")[:9]  # another program may have written it
+            if attempts.isdecimal() and int(attempts) > 1:
+                task_id, parameters = one.id.decode(errors="backslashreplace"), raw(one.fields.get("parameters", ""))
+                logs.redelivered("TaskQueue", self.name, task_id, int(attempts), parameters)
+        if answer.dropped:
+            logs.logger.warning(
+                "%d ids that waited in the queue %r were dropped: their tasks were deleted, or do not wait",
+                answer.dropped, self.name,
+            )  # fmt: skip
 
     # Steps that a lane sends: one at a time for each series.
 
@@ -147,12 +165,6 @@ class TaskSteps(StepSender):
                 arguments += pair
         return self._send(self._unnumbered.call("settle"), arguments, on_answer, 0)
 
-    def send_extend(
-        self, claims: Sequence[Claim], lease: int, on_answer: OnAnswer, connection: Connection | None = None
-    ) -> Request:
-        """Renew leases: they last at least so many milliseconds. Answers with `Renewed`."""
-        return self._send(self._unnumbered.call("extend"), [lease, *_named(claims)], on_answer, connection=connection)
-
     def give_back_soon(self, tasks: Sequence[Reserved]) -> asyncio.Future[Any]:
         """Give back tasks that nobody has seen; returns what completes when they are back, or when that failed."""
         changes = [Change("unseen", task.claim) for task in reversed(tasks)]
@@ -160,7 +172,7 @@ class TaskSteps(StepSender):
 
     def reopen_soon(self, claims: Sequence[Claim]) -> asyncio.Future[Any]:
         """Give back tasks that were completed with these claims; returns what completes when they wait again."""
-        arguments = _named(reversed(claims))
+        arguments: list[Argument] = [part for claim in reversed(claims) for part in claim[:2]]
         return self._soon(lambda on_answer: self._send(self._unnumbered.call("reopen"), arguments, on_answer))
 
     # Steps that any number of tasks may run at a time.
@@ -175,10 +187,6 @@ class TaskSteps(StepSender):
         letters: str = await self._ask(lambda on_answer: self.send_settle(changes, ttl, on_answer), undo)
         self.counts.deleted_count += letters.count("1")
         return letters
-
-    async def extend(self, claims: Sequence[Claim], lease: float) -> Any:
-        """Renew leases for at least so many seconds; see `send_extend`."""
-        return await self._ask(lambda on_answer: self.send_extend(claims, int(lease * 1000), on_answer))
 
     async def register(self, listener: bytes, block: bytes, seconds: float, gone: bool = False) -> int:
         """Note a sign of life of a listener, for so many seconds, or that a block of it is gone.
@@ -267,15 +275,6 @@ class TaskSteps(StepSender):
             while (await self.purge(what, MAX_DELETED))[1]:
                 pass
         await self._run("delete", b"0", more=self._its_schedules)
-
-    def _its_schedules(self) -> tuple[bytes, ...]:
-        """The key behind those of every script, for `delete`."""
-        return (self.keys.schedules,)
-
-
-def _named(claims: Iterable[Claim]) -> list[Argument]:
-    """Return the arguments that name claims."""
-    return [part for claim in claims for part in claim[:2]]
 
 
 def _pair(answer: str) -> tuple[int, int]:

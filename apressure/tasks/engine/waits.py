@@ -157,7 +157,7 @@ def channels_of(client: Client) -> Channels:
     """Return the channels of a client."""
     if client not in _channels:
         _channels[client] = Channels(client)
-        client.attach(_channels[client])
+        client.attached.add(_channels[client])
     return _channels[client]
 
 
@@ -185,14 +185,6 @@ class TaskWaits(Waits):
             return refused
         which = 1 if wait.reason == "full" else 0
         return self._admitted(wait.reason, self._channels.park(self._names[which], noted[which], wait.seconds(POLL)))
-
-    # Nothing came for operations which have ended: messages reach everybody.
-
-    def drop(self, wait: Wait) -> None: ...
-
-    def hand_back(self, role: str) -> None: ...
-
-    def _stopped(self, wait: Wait) -> None: ...
 
     def close(self, error: PressureError) -> None:
         """Operations that park from now on get the error."""

@@ -19,8 +19,7 @@ from apressure.core.waiting import Wait
 from apressure.exceptions import LeaseLostError, PressureError
 from apressure.tasks.core import Core
 from apressure.tasks.delivery import TaskDelivery
-from apressure.tasks.engine.answers import Renewed, Reservation, Reserved, Status
-from apressure.tasks.engine.lanes import note_reserved
+from apressure.tasks.engine.answers import Renewed, Status
 from apressure.tasks.engine.steps import Change
 from apressure.tasks.nodes.orphans import Orphans
 from apressure.tasks.task import Task
@@ -54,7 +53,7 @@ class TaskHand(ExtendedHand[TaskDelivery[Any]]):
         super().__init__(core.client.renewer, core.steps, options)
         self._core = core
         self._patient = options.prefetch is not None
-        self._renewal.standstill.excused += not limited
+        self.renewal.standstill.excused += not limited
 
     def send_back(
         self, unseen: Sequence[TaskDelivery[Any]], seen: Sequence[TaskDelivery[Any]]
@@ -111,6 +110,7 @@ class TaskConsumer(FetchingConsumer[T, TaskDelivery[Any]]):
     """
 
     hand: TaskHand
+    _queue: Core[Any]
     _heartbeat = 5.0
 
     def __init__(
@@ -121,7 +121,6 @@ class TaskConsumer(FetchingConsumer[T, TaskDelivery[Any]]):
         options = ConsumerOptions(manual, delete, prefetch, seconds, max_hold_of(max_hold))
         hand = TaskHand(queue, options, limited=max_hold is not None)
         super().__init__(queue, hand, Chunk(prefetch, MAX_PREFETCH, one_by_one=True), options)
-        self._queue = queue
         self._timer: asyncio.TimerHandle | None = None
         self._looked_at = 0
         self._orphans = Orphans(queue)
@@ -195,12 +194,6 @@ class TaskConsumer(FetchingConsumer[T, TaskDelivery[Any]]):
             self.hand.give_back_unseen()
         elif self.hand.buffer:
             self._look_soon(self.hand.progress)
-
-    def _messages(self, answer: Any) -> list[Reserved] | None:
-        return answer.tasks if isinstance(answer, Reservation) else None
-
-    def _note(self, answer: Reservation) -> None:
-        note_reserved(self._queue.steps, answer)
 
 
 class Listener(TaskConsumer[Task]):

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 from apressure.core.consumer import ConsumerOptions
-from apressure.core.driver import Renewer
 from apressure.core.fetching import Fetched, FetchingConsumer
 from apressure.core.leases.clock import Term
 from apressure.core.leases.in_hand import ExtendedHand
+from apressure.core.leases.renewal import Timer
 from apressure.core.prefetch import Chunk
 from apressure.core.waiting import Wait
 from apressure.testing.memory.delivery import MemoryDelivery
 from apressure.testing.memory.driver import MemoryDriver
-from apressure.testing.memory.stored import Change, Extended, Popped, Status, Taken, Want
+from apressure.testing.memory.stored import Change, Extended, Status, Want
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class MemoryHand(ExtendedHand[MemoryDelivery[Any]]):
 
     _steps: MemoryDriver
 
-    def __init__(self, renewer: Renewer, steps: MemoryDriver, options: ConsumerOptions) -> None:
+    def __init__(self, renewer: Timer, steps: MemoryDriver, options: ConsumerOptions) -> None:
         super().__init__(renewer, steps, options)
         self.clock = steps.connection.now
         self.term = Term(options.lease, self.clock)
@@ -52,14 +52,14 @@ class MemoryConsumer(FetchingConsumer[T, MemoryDelivery[Any]]):
     hand: MemoryHand
     _steps: MemoryDriver
 
-    def __init__(self, queue: Fetched, renewer: Renewer, limit: int, options: ConsumerOptions) -> None:
+    def __init__(self, queue: Fetched, renewer: Timer, limit: int, options: ConsumerOptions) -> None:
         super().__init__(
             queue, MemoryHand(renewer, queue.steps, options), Chunk(options.prefetch, _MOST_PREFETCHED), options
         )
         self._want = Want(int(options.lease * 1000), limit, self._expected)
 
     async def _enter(self) -> None:
-        self._check_queues()
+        self._queue.check()
         self._open()
 
     async def _beat(self) -> None:
@@ -84,9 +84,3 @@ class MemoryConsumer(FetchingConsumer[T, MemoryDelivery[Any]]):
             return None
         self._chunk.waited()
         return answer
-
-    def _messages(self, answer: Any) -> list[Taken] | None:
-        return answer.taken if isinstance(answer, Popped) else None
-
-    def _note(self, answer: Popped) -> None:
-        self._steps.note(answer)

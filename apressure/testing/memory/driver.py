@@ -46,19 +46,10 @@ class MemoryWaits(Waits):
             parked.add_done_callback(lambda _: timer.cancel())
         return parked
 
-    def drop(self, wait: Wait) -> None:
-        """Nothing is kept for an operation that waits."""
-
-    def hand_back(self, role: str) -> None:
-        """Nothing was given to the operations which have ended."""
-
     def close(self, error: PressureError) -> None:
         """Operations that would wait from now on get the error."""
         self._closed_by = error
         self.end(error)
-
-    def _stopped(self, wait: Wait) -> None:
-        """See `hand_back`."""
 
 
 class PutLane(PuttingLane[Putting[New]]):
@@ -78,15 +69,6 @@ class TakeLane(taking.TakeLane[Want, Taken]):
     def _take(self, most: int, want: Want, waits: bool) -> Request:  # noqa: ARG002
         return self._steps.send(self._answered, self._steps.queue.take, most, want)
 
-    def _messages(self, answer: Any) -> list[Taken]:
-        return answer.taken if isinstance(answer, Popped) else []
-
-    def _note(self, answer: Popped) -> None:
-        self._steps.note(answer)
-
-    def _return(self, step: int, messages: Sequence[Taken]) -> asyncio.Future[Any]:  # noqa: ARG002
-        return self._steps.give_back_soon(messages)  # type: ignore[no-any-return]
-
 
 class MemorySettler(Settler[Change, bool]):
     """Settles a queue object's deliveries. The outcome says whether the claim was still there."""
@@ -99,9 +81,6 @@ class MemorySettler(Settler[Change, bool]):
 
     def _next(self) -> int:
         return min(len(self._waiting), MOST)
-
-    def _outcomes(self, changes: Sequence[Change], answer: list[bool]) -> list[bool]:  # noqa: ARG002
-        return answer
 
     def _settled(self, changes: Sequence[Change], outcomes: Sequence[bool]) -> int:
         return sum(done and change.ack for change, done in zip(changes, outcomes, strict=True))
@@ -140,6 +119,10 @@ class MemoryDriver:
         self.puts = PutLane(self, self.waits)
         self.takes = TakeLane(self, self.waits)
         self.settler = MemorySettler(self)
+
+    def messages(self, answer: Any) -> list[Taken] | None:
+        """Return the messages that a step has taken; None if its answer tells of something else."""
+        return answer.taken if isinstance(answer, Popped) else None
 
     def note(self, answer: Popped) -> None:
         """Count and log what a step has taken."""

@@ -11,19 +11,17 @@ from typing import Any, ClassVar, Final, Generic, Literal, TypeVar, overload
 from apressure import dead_letters, validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.deadline import with_deadline
-from apressure.concurrency.handover import note_taken
-from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.core.consumer import ConsumerOptions
 from apressure.core.delivery import Hand
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of, max_hold_of
-from apressure.core.leases.timer import Timer
+from apressure.core.leases.renewal import Timer
 from apressure.core.letters import Chosen
 from apressure.core.objects import Block, QueueObject, SharedClient
 from apressure.core.putting import Putting
 from apressure.core.queue import Queue
 from apressure.core.statistics import BoundedStatistics, figures
-from apressure.core.taking import Take
+from apressure.core.taking import Take, got
 from apressure.core.taking import Taken as TakenOfLane
 from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter
@@ -96,13 +94,8 @@ class MemoryClient(SharedClient):
         self.connection = self.server = server
         self.renewer = Timer()
 
-    async def aclose(self) -> None:
-        """End the object that uses it, and wait for what it gives back."""
-        if self._closed:
-            return
-        self._closed = True
-        self._end_attached()
-        if self._unfinished and self.on_its_loop:
+    async def _release(self) -> None:
+        if self._unfinished:
             await asyncio.wait(self._unfinished, timeout=MemoryDriver.settle_timeout)
 
 
@@ -286,24 +279,12 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         return self.deliveries(await self._take(most, timeout, lease_of(lease)))
 
     async def _get(self, most: int, timeout: float | None) -> list[T]:
-        takes, patience = self.steps.takes, self.steps.settle_timeout
         taken = await self._take(most, timeout, 0)
-        items, broken = self._items.decode_first([one.message.data for one in taken])
-        kept = max(1, len(items))
 
-        def give_back() -> asyncio.Future[None]:
-            return takes.give_back(taken[:kept], taken.order)
+        def give_back(first: int, end: int | None) -> asyncio.Future[None]:
+            return self.steps.takes.give_back(taken[first:end], taken.order)
 
-        if behind := taken[kept:]:
-            try:
-                await wait_for_answer(self.steps.takes.give_back(behind, taken.order), None, self.steps.settle_timeout)
-            except asyncio.CancelledError:  # then the caller gets none of them
-                await wait_shielded(give_back(), patience)
-                raise
-        note_taken(lambda: asyncio.wait((give_back(),)))
-        if broken is not None:
-            raise broken
-        return items
+        return await got(self._items, [one.message.data for one in taken], give_back, self.steps.settle_timeout)
 
     async def _take(self, most: int, timeout: float | None, lease: float) -> TakenOfLane[Taken]:
         validation.timeout(timeout)

@@ -282,7 +282,7 @@ async def test_nothing_is_handed_out_after_its_lease(open_queue: Open) -> None:
     await queue.put_many([b"1", b"2", b"3"])
     async with queue.consumer("manual", lease=0.3, prefetch=2) as consumer:
         assert (await anext(consumer)).raw == b"1"
-        queue.client.renewer.discard(consumer.hand._renewal)
+        queue.client.renewer.discard(consumer.hand.renewal)
         await asyncio.sleep(0.5)
         theirs = await in_time(other.receive_many(2, lease=600))
         assert [one.raw for one in theirs] == [b"1", b"2"]
@@ -297,7 +297,7 @@ async def test_a_prefetched_item_whose_lease_nobody_ended_is_still_ours(queue: E
     await queue.put_many([b"1", b"2"])
     async with queue.consumer("manual", lease=0.3, prefetch=2) as consumer:
         first = await anext(consumer)
-        queue.client.renewer.discard(consumer.hand._renewal)
+        queue.client.renewer.discard(consumer.hand.renewal)
         await asyncio.sleep(0.5)
         second = await in_time(anext(consumer))
         assert (second.raw, second.attempts) == (b"2", 1)

@@ -217,7 +217,7 @@ async def test_a_turn_that_comes_for_nobody_goes_to_the_next(
     for number, source in enumerate(queues[:3]):
         tasks.append(asyncio.create_task(source.receive(lease=600)))
         await blocked(db, 2 + number)  # the first one waits for the list, and for the end
-    waiter = queues[1]._driver.waits._turns
+    waiter = queues[1]._driver.waits.turns
     original = waiter._wake
 
     def wake(error: Exception | None) -> bool:

@@ -150,7 +150,7 @@ async def test_another_one_watches_when_the_one_that_did_no_longer_waits(
     async with waiting(url, db, take, 5) as tasks:
         await blocked(db, 6)
         await quiet(db)
-        assert db.hget(WATCH, "id") == watcher._engine.waits.line.place
+        assert db.hget(WATCH, "id") == watcher._engine.waits.place
         if how == "cancelled":
             await cancelled(task)
         else:

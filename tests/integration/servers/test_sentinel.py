@@ -259,7 +259,7 @@ async def test_no_primary_comes(watched: Watched) -> None:
         for server in frozen:
             os.kill(server.pid, signal.SIGSTOP)
         try:
-            for channel in (client.connection._channel, queue._engine.waits.line.messages._channel):  # type: ignore[union-attr]
+            for channel in (client.connection._channel, queue._engine.waits.messages._channel):  # type: ignore[union-attr]
                 assert channel is not None
                 channel.abort("a test cuts it")
             await fails(ServerUnavailableError, queue.put(b"1"), r"tried again for 0\.3 seconds")

@@ -150,7 +150,7 @@ async def test_a_wake_up_that_never_came(open_queue: Opener, server: Any, db: re
             task = await blocking(db, wait(half_open))
             await queue.put(b"unseen")
             assert await in_time(task) == b"unseen"
-            waiter = half_open._engine.waits.line.messages
+            waiter = half_open._engine.waits.messages
             await eventually(lambda: not waiter.connected)
 
 

@@ -69,15 +69,6 @@ def put(directory: int, message_id: str, inode: int, reason: Reason, fsync: bool
             os.fsync(fd)
 
 
-def write(directory: int, message_id: str, inode: int, reason: Reason) -> bool:
-    """Do the same. False if the file system refuses."""
-    try:
-        put(directory, message_id, inode, reason)
-    except OSError:
-        return False
-    return True
-
-
 def read(directory: int, message_id: str, inode: int) -> Reason:
     """Return what is known of a message, which may be nothing. For the arguments see `put`."""
     data = b""

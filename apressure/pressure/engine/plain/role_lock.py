@@ -245,16 +245,14 @@ class RoleLock:
                 raise
             background.start(self._restore_later(command), "putting back what a full server refused")
 
-    async def _restore_later(self, command: tuple[bytes | str | int, ...]) -> None:
+    async def _restore_later(self, command: tuple[bytes | str | int, ...]) -> Any:
         while True:
             await asyncio.sleep(0.2)
             try:
-                await self._connections.connection.ask(*command)
+                return await self._connections.connection.ask(*command)
             except ServerError as error:
                 if not error.temporary:
                     raise
-            else:
-                return
 
     async def _tell(self, role: Role) -> None:
         """Say in the log that a role is waited for, and again when its holder changes, until this is cancelled."""
