@@ -23,16 +23,7 @@ from apressure.events.engine.answers import Event, Extended, Status, duplicate
 from apressure.events.engine.batching import Change, Pair
 from apressure.events.engine.steps import Claim
 from apressure.events.remote.client import OkqClient
-from apressure.events.remote.connection import (
-    Attempts,
-    Command,
-    error_of,
-    no_command,
-    no_delays,
-    no_extend,
-    no_limit,
-    replies,
-)
+from apressure.events.remote.connection import Attempts, Command, error_of, lacks, replies
 from apressure.events.remote.schedules import RemoteSchedules
 from apressure.exceptions import (
     OutcomeUnknownError,
@@ -127,7 +118,7 @@ class Commands:
             if extended:
                 return [(*head, *itertools.chain.from_iterable(left), *options)]
             if due is not None:
-                raise no_delays(self.name)
+                raise lacks("delay", self.name)
             return [(*head, *pair) for pair in left[:AT_A_TIME]]
 
         while done.accepted < len(pairs):
@@ -174,7 +165,7 @@ class Commands:
             if extended:
                 return [(b"QRPOP", queue, b"EX", str(lease), b"WAIT", 0, b"COUNT", min(most, MOST), *options)]
             if limit:
-                raise no_limit(self.name)
+                raise lacks("limit", self.name)
             return [(b"QRPOP", queue, b"EX", math.ceil(lease))] * min(most, AT_A_TIME)
 
         while True:
@@ -330,7 +321,7 @@ class Commands:
         *extended, look = answers = await replies(channel, [*commands, (b"QLOOK", self._queue)])
         for answer in answers:
             if isinstance(answer, ServerTooOldError):
-                raise no_extend(self.name)
+                raise lacks("extend", self.name)
             self._value(answer)
         return Extended(b"".join(b"%d" % bool(outcome) for outcome in extended), bool(look[4]))
 
@@ -410,7 +401,7 @@ class Commands:
         while True:
             came = await attempts.send(commands)
             if ours and (not attempts.extended or (came and isinstance(came[0], ServerTooOldError))):
-                raise no_command(self.name, verb)
+                raise lacks("command", self.name, verb)
             if came or attempts.complete:
                 return self._value(came[0]) if came else None, attempts.lost
             if not again:

@@ -36,6 +36,17 @@ _INSTEAD: Final = (
 )
 """What a program can use that wants more than a released okq does, for errors."""
 
+_LACKS: Final = {
+    "command": "the okq server of the queue {name!r} has no {verb}: the released okq knows no bounds, no end, no "
+    "pauses, no delays and no schedules. Use {instead}",
+    "extend": "the lease of an event of {name!r} cannot be extended: the released okq has no such command. Receive "
+    "with a longer lease=, or use apressure's server (apressure events serve)",
+    "delay": "an event of the queue {name!r} cannot be delayed: the released okq knows no delays. Use {instead}",
+    "limit": "max_attempts= of the queue {name!r} cannot be kept: the released okq counts no deliveries, and has no "
+    "dead letters. Leave it out, or use {instead}",
+}
+"""What a released okq cannot do, in the words of the errors."""
+
 
 class OkqServer(Server):
     """An okq server. `greet` learns what kind each connection leads to.
@@ -161,35 +172,15 @@ async def replies(channel: Channel, commands: Sequence[Command]) -> list[Any]:
     return answers
 
 
-def no_command(name: str, verb: str) -> ServerTooOldError:
-    """Return the error for a command of our servers."""
-    return ServerTooOldError(
-        f"the okq server of the queue {name!r} has no {verb}: the released okq knows no bounds, no end, no pauses, no "
-        f"delays and no schedules. Use {_INSTEAD}"
-    )
+def lacks(what: str, name: str, verb: str = "") -> ServerTooOldError:
+    """Return the error for what only our servers can do.
 
-
-def no_extend(name: str) -> ServerTooOldError:
-    """Return the error for a claim that cannot be extended."""
-    return ServerTooOldError(
-        f"the lease of an event of {name!r} cannot be extended: the released okq has no such command. Receive with a "
-        "longer lease=, or use apressure's server (apressure events serve)"
-    )
-
-
-def no_delays(name: str) -> ServerTooOldError:
-    """Return the error for an event that should be delayed."""
-    return ServerTooOldError(
-        f"an event of the queue {name!r} cannot be delayed: the released okq knows no delays. Use {_INSTEAD}"
-    )
-
-
-def no_limit(name: str) -> ServerTooOldError:
-    """Return the error for a limit of attempts."""
-    return ServerTooOldError(
-        f"max_attempts= of the queue {name!r} cannot be kept: the released okq counts no deliveries, and has no dead "
-        f"letters. Leave it out, or use {_INSTEAD}"
-    )
+    Args:
+        what: The key of the sentence in `_LACKS`.
+        name: The queue's name.
+        verb: The command.
+    """
+    return ServerTooOldError(_LACKS[what].format(name=name, verb=verb, instead=_INSTEAD))
 
 
 def error_of(error: Exception, name: str) -> Exception:
