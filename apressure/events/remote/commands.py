@@ -25,13 +25,7 @@ from apressure.events.engine.steps import Claim
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.connection import Attempts, Command, error_of, lacks, replies
 from apressure.events.remote.schedules import RemoteSchedules
-from apressure.exceptions import (
-    OutcomeUnknownError,
-    PressureError,
-    QueueDoesNotExistError,
-    ServerError,
-    ServerTooOldError,
-)
+from apressure.exceptions import OutcomeUnknownError, QueueDoesNotExistError, ServerError, ServerTooOldError
 from apressure.items import Progress
 
 
@@ -307,11 +301,7 @@ class Commands:
         """Do the same, perhaps over another connection than the usual one, whose event loop this runs on."""
 
         async def extending() -> None:
-            try:
-                answer: Any = await self._extend(claims, milliseconds / 1000, connection)
-            except PressureError as error:
-                answer = error
-            on_answer(answer)
+            on_answer(await background.caught(self._extend(claims, milliseconds / 1000, connection)))
 
         background.start(extending(), "renewing leases of events")
 
