@@ -101,7 +101,7 @@ class Commands:
                 id is in use.
             PressureError: The server refused, or cannot be reached.
         """
-        attempts = self._attempts()
+        attempts = Attempts(self._client.connection)
         head: Command = (b"QRPUSH" if front else b"QLPUSH", self._queue)
         options = [b"CREATED" if expected else b"NOWAIT"]
         if due is not None:
@@ -152,7 +152,7 @@ class Commands:
                 when it ends, and the pop is repeated.
             PressureError: The server refused, or cannot be reached.
         """
-        attempts, queue = self._attempts(), self._queue
+        attempts, queue = Attempts(self._client.connection), self._queue
         options: list[Argument] = [b"TELL", *([b"CREATED"] if expected else ()), *((b"LIMIT", limit) if limit else ())]
 
         def commands(extended: bool) -> list[Command]:
@@ -214,7 +214,7 @@ class Commands:
             OutcomeUnknownError: None is certain, since replies were lost. Events may be lost.
             PressureError: The server refused, or cannot be reached.
         """
-        attempts, queue, left = self._attempts(), self._queue, list(events)
+        attempts, queue, left = Attempts(self._client.connection), self._queue, list(events)
         confirmed: list[bool] = []
         while left:
             for reply in await attempts.send(lambda _: [(b"QACK", queue, event) for event in left[:AT_A_TIME]]):
@@ -236,7 +236,7 @@ class Commands:
         Raises:
             PressureError: The server refused, or cannot be reached. They come again when their leases end.
         """
-        attempts, queue, left = self._attempts(), self._queue, list(events)
+        attempts, queue, left = Attempts(self._client.connection), self._queue, list(events)
 
         def commands(extended: bool) -> list[Command]:
             if not extended:  # the one that goes back last is the first in line
@@ -284,7 +284,7 @@ class Commands:
         Raises:
             PressureError: It cannot be reached.
         """
-        return self._client.server.is_extended(await self._client.connection.connected())
+        return (await self._client.connection.connected()).extended
 
     @property
     def can_delay(self) -> bool:
@@ -379,7 +379,7 @@ class Commands:
             OutcomeUnknownError: The reply was lost, and the command must not be repeated.
             PressureError: The server refused, or cannot be reached.
         """
-        attempts, command = self._attempts(), (verb.encode(), self._queue, *arguments)
+        attempts, command = Attempts(self._client.connection), (verb.encode(), self._queue, *arguments)
         now, until = asyncio.get_running_loop().time, math.inf
 
         def commands(extended: bool) -> list[Command]:
@@ -406,9 +406,6 @@ class Commands:
         if isinstance(reply, Exception):
             raise error_of(reply, self.name)
         return reply
-
-    def _attempts(self) -> Attempts:
-        return Attempts(self._client.server, self._client.connection)
 
 
 def encoded(name: str) -> bytes:

@@ -8,14 +8,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from apressure import logs
 from apressure.concurrency.settle import set_result_once
 from apressure.connection.server import Server
-from apressure.connection.settings import Settings
 from apressure.connection.wire import channel as channels
 from apressure.connection.wire.channel import Channel, ConnectionLost, RESPChannel
 from apressure.connection.wire.command import Argument
@@ -57,14 +55,6 @@ class OkqServer(Server):
 
     extends = False
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
-        self._extended: weakref.WeakSet[Channel] = weakref.WeakSet()
-
-    def is_extended(self, channel: Channel) -> bool:
-        """Whether the server at this channel's other end has the commands of ours."""
-        return channel in self._extended
-
     async def greet(self, channel: RESPChannel) -> None:
         """Check that this is an okq server that accepts this client, and learn whether it is one of ours.
 
@@ -80,9 +70,7 @@ class OkqServer(Server):
                 f"the server at {channel.address.text} is no okq server: it does not know QRPEEK. If it is a Redis or "
                 "Valkey server, write redis://… instead of okq://…; otherwise correct the address"
             )
-        self.extends = extends
-        if extends:
-            self._extended.add(channel)
+        self.extends = channel.extended = extends
         self.reached = True
 
 
@@ -104,7 +92,6 @@ class Attempts:
     """The tries of one operation: each on the current connection, for `retry_timeout` seconds after the first loss.
 
     Args:
-        server: The server.
         connection: The connection for commands.
 
     Attributes:
@@ -116,8 +103,7 @@ class Attempts:
     lost = complete = extended = False
     _until = 0.0
 
-    def __init__(self, server: OkqServer, connection: ReconnectingConnection) -> None:
-        self._server = server
+    def __init__(self, connection: ReconnectingConnection) -> None:
         self._connection = connection
 
     async def send(self, commands: Callable[[bool], Sequence[Command]]) -> list[Any]:
@@ -140,14 +126,14 @@ class Attempts:
             if self.lost:
                 raise self.unknown(str(error)) from None
             raise
-        self.extended = self._server.is_extended(channel)
+        self.extended = channel.extended
         answers = await replies(channel, commands(self.extended))
         came = [answer for answer in answers if not isinstance(answer, ConnectionLost)]
         self.complete = len(came) == len(answers)
         if not self.complete:
             self.lost = True
             self._connection.node.invalidate(channel.address)
-            self._until = self._until or loop.time() + self._server.settings.retry_timeout
+            self._until = self._until or loop.time() + self._connection.node.settings.retry_timeout
         return came
 
     @staticmethod
