@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,8 +15,6 @@ from apressure.events.engine.answers import Event, duplicate
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
 from apressure.events.engine.waits import EventWaits
 from apressure.exceptions import DuplicateEventError
-
-logger = logging.getLogger("apressure")
 
 Pair = tuple[bytes, bytes]
 """An event's id and its contents."""
