@@ -133,7 +133,7 @@ class Operations:
 
         With `delayed`, they are for later.
         """
-        read = Push.read_delayed if delayed else Push.read
+        read = functools.partial(Push.read, delayed=delayed)
         first = read(arguments)
         queue = self.queues[name]
         lane = queue.lanes.delays if delayed else queue.lanes.pushes[front]
