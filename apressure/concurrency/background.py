@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -18,6 +18,14 @@ def start(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     _running.add(task)
     task.add_done_callback(_ended)
     return task
+
+
+async def caught(work: Awaitable[T]) -> T | Exception:
+    """Return the result of some work, or its error: for a task whose outcome others raise."""
+    try:
+        return await work
+    except Exception as error:  # noqa: BLE001 (those that wait for the task raise it)
+        return error
 
 
 def running() -> frozenset[asyncio.Task[Any]]:
@@ -98,10 +106,7 @@ class Shared(Generic[T]):
             task.cancel()
 
     async def _caught(self) -> T | Exception:
-        try:
-            return await self._work()
-        except Exception as error:  # noqa: BLE001 (those that wait for the task raise it)
-            return error
+        return await caught(self._work())  # begun here: the task may be cancelled before its first step
 
     def _ended(self, task: asyncio.Task[T | Exception]) -> None:
         outcome = None if task.cancelled() else task.result()

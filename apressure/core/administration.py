@@ -379,10 +379,10 @@ class Administration(ABC):
             left -= purged
         return deleted
 
-    async def _existing(self) -> Any:
-        """Look at the queue; raise if this object has created it, and it was deleted."""
+    async def _existing(self, look: Callable[[], Awaitable[Status]] | None = None) -> Any:
+        """Look at the queue, or have `look` do that; raise if this object has created it, and it was deleted."""
         self.check()
-        status = await self._look()
+        status = await (look or self._look)()
         if self._expected and not status.created:
             raise self._gone()
         return status

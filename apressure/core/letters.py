@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from abc import abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from apressure import validation
 from apressure.concurrency.deadline import with_deadline
@@ -17,6 +18,10 @@ from apressure.dead_letters import DeadLetter, Requeued, checked_ids
 from apressure.exceptions import PressureError
 
 T = TypeVar("T")
+
+_MOST_CHOSEN: Final = 500
+"""Dead letters that are chosen in one step: the server looks for each one in the whole list."""
+_MOST_BYTES: Final = 1 << 20
 
 
 class Revival(Protocol):
@@ -38,6 +43,51 @@ class Revival(Protocol):
 
     async def step(self) -> Wait | None:
         """Move the next ones, or answer that there is no room."""
+
+
+class Reviving:
+    """What is the same where the server moves dead letters: the oldest ones, or some that were chosen.
+
+    Args:
+        steps: Moves them.
+        expected: The queue must have been created.
+        present: Look at so many, the oldest first,
+        most: and move at most so many of them; None for no limit.
+
+    Attributes:
+        moved: How many have been moved.
+        not_found: The ids that no dead letter has (any more).
+    """
+
+    def __init__(self, steps: Any, expected: bool, present: int, most: int | None) -> None:
+        self.moved = 0
+        self.not_found: list[str] = []
+        self._steps = steps
+        self._expected = expected
+        self._left = present
+        self._most = most
+        self._chosen: list[Any] = []
+
+    @property
+    def more(self) -> bool:
+        """Whether there are more to move."""
+        return self._wanted > 0 or bool(self._chosen)
+
+    @property
+    def _wanted(self) -> int:
+        """How many of the oldest ones may still be moved."""
+        return self._left if self._most is None else min(self._left, self._most - self.moved)
+
+
+def fitting(chosen: Iterable[bytes]) -> int:
+    """Return how many of the chosen dead letters one step looks at."""
+    count = size = 0
+    for letter in itertools.islice(chosen, _MOST_CHOSEN):
+        size += len(letter)
+        if count and size > _MOST_BYTES:
+            break
+        count += 1
+    return count
 
 
 class Chosen(NamedTuple):

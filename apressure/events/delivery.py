@@ -80,7 +80,8 @@ class EventDelivery(BatchedDelivery[T]):
         return self._settler.keep_errors
 
     def _is_last(self) -> bool:
-        return self._settler.is_last(self.attempts)
+        most = self._settler.max_attempts
+        return most is not None and self.attempts >= most
 
     def _change(self, back: bool, due: Due | None = None) -> Change:
         if due is not None:

@@ -219,7 +219,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
             QueueDoesNotExistError: This object has created the queue, and it was deleted.
             ServerError: A key of the queue has a value that is not a queue's.
         """
-        status = await self._counted()
+        status: Status = await self._existing(self._driver.count)
         driver = self._driver
         return EventQueueStatistics(
             **figures(self.name, status, driver.waiting, driver.waits.blocked, driver.counts.fields()),
@@ -298,19 +298,11 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
     async def _look(self) -> Status:
         return await self._driver.steps.status()
 
-    async def _counted(self) -> Status:
-        """Look at the queue, as `_existing` does. A released okq tells only how many events wait and are in flight."""
-        self.check()
-        status = await self._driver.count()
-        if self._expected and not status.created:
-            raise self._gone()
-        return status
-
     async def _exists(self) -> bool:
         return (await self._driver.count()).exists
 
     async def _purge(self) -> int:
-        status = await self._counted()
+        status: Status = await self._existing(self._driver.count)
         return await self._purge_by_steps(status.waiting + status.delayed, self._driver.purge)
 
     async def _until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from apressure import dead_letters
 from apressure.connection.client import Client
+from apressure.core.letters import Reviving
 from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter, Failure
 from apressure.tasks.engine.answers import raw
@@ -40,49 +41,29 @@ def _letter(task: Task, decode: Callable[[bytes], Any]) -> DeadLetter[Any]:
     return DeadLetter(task.id, raw(task.fields.get("parameters", "")), task.attempts, known, task.updated, decode)
 
 
-class Revived:
+class Revived(Reviving):
     """Failed tasks on their way back to the end of their queue.
 
     Args:
-        steps: Enqueues them.
-        expected: The queue must have been created.
-        failed: How many have failed: those are looked at, the oldest first,
-        most: and at most so many of them are enqueued; None for all.
+        steps, expected, present, most: As for `Reviving`.
         ids: Or these ones are enqueued.
-
-    Attributes:
-        moved: How many have been enqueued.
-        not_found: The ids that no failed task has.
     """
 
+    _steps: TaskSteps
+
     def __init__(
-        self, steps: TaskSteps, expected: bool, failed: int = 0, most: int | None = None, ids: Iterable[str] = ()
+        self, steps: TaskSteps, expected: bool, present: int = 0, most: int | None = None, ids: Iterable[str] = ()
     ) -> None:
-        self.moved = 0
-        self.not_found: list[str] = []
-        self._steps = steps
-        self._expected = expected
-        self._left = failed
-        self._most = most
-        self._ids = list(ids)
-
-    @property
-    def more(self) -> bool:
-        """Whether there are more to enqueue."""
-        return bool(self._ids) or self._wanted > 0
-
-    @property
-    def _wanted(self) -> int:
-        """How many of the oldest ones may still be enqueued."""
-        return self._left if self._most is None else min(self._left, self._most - self.moved)
+        super().__init__(steps, expected, present, most)
+        self._chosen = list(ids)
 
     async def step(self) -> Wait | None:
         """Enqueue the next ones, or the next one by its id, unless there is no room."""
-        if self._ids:
-            outcome = await self._steps.retry(raw(self._ids[0]), self._expected)
+        if self._chosen:
+            outcome = await self._steps.retry(raw(self._chosen[0]), self._expected)
             if outcome == "full":
                 return FULL
-            task_id = self._ids.pop(0)
+            task_id = self._chosen.pop(0)
             if outcome == "retried":
                 self.moved += 1
             else:

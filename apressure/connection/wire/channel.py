@@ -63,12 +63,14 @@ class Channel(Protocol):
         address: Where the server is.
         lost: How it ended, unless this client ended it.
         on_end: Called when it has ended.
+        extended: The server has more commands than others of its kind, as far as `Server.greet` has asked.
     """
 
     up: bool
     address: Address
     lost: str
     on_end: list[Callable[[], None]]
+    extended: bool = False
 
     def call(self, command: Sequence[Argument], on_reply: OnReply, head: Head = NO_HEAD) -> None:
         """Send a command; `on_reply` is called exactly once, never from within this call.

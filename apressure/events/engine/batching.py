@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,8 +15,6 @@ from apressure.events.engine.answers import Event, duplicate
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
 from apressure.events.engine.waits import EventWaits
 from apressure.exceptions import DuplicateEventError
-
-logger = logging.getLogger("apressure")
 
 Pair = tuple[bytes, bytes]
 """An event's id and its contents."""
@@ -101,6 +98,7 @@ class EventSettler(Settler[Change, bool]):
 
     Attributes:
         keep_errors: As given, where there may be dead letters.
+        max_attempts: As given.
     """
 
     _most = MAX_EVENTS
@@ -110,12 +108,8 @@ class EventSettler(Settler[Change, bool]):
     def __init__(self, steps: EventSteps, keep_errors: bool, max_attempts: int | None) -> None:
         super().__init__(steps)
         self.keep_errors = keep_errors and max_attempts is not None
-        self._max_attempts = max_attempts
+        self.max_attempts = max_attempts
         self._series = steps.series()
-
-    def is_last(self, attempts: int) -> bool:
-        """Whether an event that was delivered so often becomes a dead letter when it goes back."""
-        return self._max_attempts is not None and attempts >= self._max_attempts
 
     def _settle(self, changes: Sequence[Change], on_answer: OnAnswer) -> None:
         self._steps.send_settle(self._series, changes[0].how, [change.claim for change in changes], False, on_answer)

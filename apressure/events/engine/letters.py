@@ -8,15 +8,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from apressure import dead_letters
+from apressure.core.letters import Reviving, fitting
 from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter
 from apressure.events.engine.steps import MAX_EVENTS
 
 _PAGE: Final = 1000
-_CHUNK_BYTES: Final = 1 << 20
-_MOST_CHOSEN: Final = 500
-"""Dead letters that are chosen in one step: the server looks for each one in the whole list."""
-
 _LENGTH: Final = re.compile(rb"([0-9]{1,10}):")
 _REASON: Final = re.compile(rb"([0-9]{1,15}):([0-9]{1,9}):([0-9]{1,9}):(.*)", re.DOTALL)
 
@@ -73,32 +70,21 @@ async def letters(steps: Steps, limit: int | None) -> AsyncIterator[bytes]:
             return
 
 
-class Revived:
+class Revived(Reviving):
     """Dead letters on their way back to the end of their queue.
 
     Args:
-        steps: Moves them.
+        steps, expected, present, most: As for `Reviving`.
         take_room: Takes what this client was told of room: the next step finds out.
-        expected: The queue must have been created.
-        present: Look at so many, the oldest first,
-        most: and move at most so many of them; None for no limit.
-
-    Attributes:
-        moved: How many have been moved.
-        not_found: The ids that no dead letter has (any more).
     """
+
+    _steps: Steps
 
     def __init__(
         self, steps: Steps, take_room: Callable[[], object], expected: bool, present: int, most: int | None
     ) -> None:
-        self.moved = 0
-        self.not_found: list[str] = []
-        self._steps = steps
+        super().__init__(steps, expected, present, most)
         self._take_room = take_room
-        self._expected = expected
-        self._left = present
-        self._most = most
-        self._chosen: list[tuple[str, bytes]] = []
 
     async def choose(self, ids: Iterable[str]) -> None:
         """Move those with these ids instead. If several have the same id, it is the oldest one."""
@@ -112,20 +98,10 @@ class Revived:
                 self._chosen.append((name, letter))
         self._left, self.not_found = 0, list(missing)
 
-    @property
-    def more(self) -> bool:
-        """Whether there are more to move."""
-        return self._wanted > 0 or bool(self._chosen)
-
-    @property
-    def _wanted(self) -> int:
-        """How many of the oldest ones may still be moved."""
-        return self._left if self._most is None else min(self._left, self._most - self.moved)
-
     async def step(self) -> Wait | None:
         """Move the next ones. Without room, none moves."""
         self._take_room()
-        chosen = self._next_chosen()
+        chosen = self._chosen[: fitting(letter for _, letter in self._chosen)]
         most = len(chosen) or min(self._wanted, MAX_EVENTS)
         outcomes = await self._steps.requeue(most, [letter for _, letter in chosen], self._expected)
         self.moved += outcomes.count(b"m")
@@ -135,12 +111,3 @@ class Revived:
         else:
             self._left -= len(outcomes)
         return None if outcomes else FULL
-
-    def _next_chosen(self) -> list[tuple[str, bytes]]:
-        """Return the chosen ones that the next step looks at."""
-        size = 0
-        for number, (_, letter) in enumerate(self._chosen[:_MOST_CHOSEN]):
-            size += len(letter)
-            if number and size > _CHUNK_BYTES:
-                return self._chosen[:number]
-        return self._chosen[:_MOST_CHOSEN]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from apressure import logs
@@ -74,16 +74,9 @@ class OkqClient(SharedClient):
 
     def soon(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T | Exception]:
         """Do something in the background; `aclose` waits for it. The task returns its error."""
-        task = background.start(_caught(work), "a step on an okq server")
+        task = background.start(background.caught(work), "a step on an okq server")
         self.finish_before_close(task)
         return task
-
-
-async def _caught(work: Awaitable[T]) -> T | Exception:
-    try:
-        return await work
-    except Exception as error:  # noqa: BLE001 (the caller that waits for the task raises it)
-        return error
 
 
 async def _undone(task: asyncio.Task[T | Exception], undo: Callable[[T], Coroutine[Any, Any, None]]) -> None:

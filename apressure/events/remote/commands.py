@@ -23,24 +23,9 @@ from apressure.events.engine.answers import Event, Extended, Status, duplicate
 from apressure.events.engine.batching import Change, Pair
 from apressure.events.engine.steps import Claim
 from apressure.events.remote.client import OkqClient
-from apressure.events.remote.connection import (
-    Attempts,
-    Command,
-    error_of,
-    no_command,
-    no_delays,
-    no_extend,
-    no_limit,
-    replies,
-)
+from apressure.events.remote.connection import Attempts, Command, error_of, lacks, replies
 from apressure.events.remote.schedules import RemoteSchedules
-from apressure.exceptions import (
-    OutcomeUnknownError,
-    PressureError,
-    QueueDoesNotExistError,
-    ServerError,
-    ServerTooOldError,
-)
+from apressure.exceptions import OutcomeUnknownError, QueueDoesNotExistError, ServerError, ServerTooOldError
 from apressure.items import Progress
 
 
@@ -116,7 +101,7 @@ class Commands:
                 id is in use.
             PressureError: The server refused, or cannot be reached.
         """
-        attempts = self._attempts()
+        attempts = Attempts(self._client.connection)
         head: Command = (b"QRPUSH" if front else b"QLPUSH", self._queue)
         options = [b"CREATED" if expected else b"NOWAIT"]
         if due is not None:
@@ -127,7 +112,7 @@ class Commands:
             if extended:
                 return [(*head, *itertools.chain.from_iterable(left), *options)]
             if due is not None:
-                raise no_delays(self.name)
+                raise lacks("delay", self.name)
             return [(*head, *pair) for pair in left[:AT_A_TIME]]
 
         while done.accepted < len(pairs):
@@ -167,14 +152,14 @@ class Commands:
                 when it ends, and the pop is repeated.
             PressureError: The server refused, or cannot be reached.
         """
-        attempts, queue = self._attempts(), self._queue
+        attempts, queue = Attempts(self._client.connection), self._queue
         options: list[Argument] = [b"TELL", *([b"CREATED"] if expected else ()), *((b"LIMIT", limit) if limit else ())]
 
         def commands(extended: bool) -> list[Command]:
             if extended:
                 return [(b"QRPOP", queue, b"EX", str(lease), b"WAIT", 0, b"COUNT", min(most, MOST), *options)]
             if limit:
-                raise no_limit(self.name)
+                raise lacks("limit", self.name)
             return [(b"QRPOP", queue, b"EX", math.ceil(lease))] * min(most, AT_A_TIME)
 
         while True:
@@ -229,7 +214,7 @@ class Commands:
             OutcomeUnknownError: None is certain, since replies were lost. Events may be lost.
             PressureError: The server refused, or cannot be reached.
         """
-        attempts, queue, left = self._attempts(), self._queue, list(events)
+        attempts, queue, left = Attempts(self._client.connection), self._queue, list(events)
         confirmed: list[bool] = []
         while left:
             for reply in await attempts.send(lambda _: [(b"QACK", queue, event) for event in left[:AT_A_TIME]]):
@@ -251,7 +236,7 @@ class Commands:
         Raises:
             PressureError: The server refused, or cannot be reached. They come again when their leases end.
         """
-        attempts, queue, left = self._attempts(), self._queue, list(events)
+        attempts, queue, left = Attempts(self._client.connection), self._queue, list(events)
 
         def commands(extended: bool) -> list[Command]:
             if not extended:  # the one that goes back last is the first in line
@@ -299,7 +284,7 @@ class Commands:
         Raises:
             PressureError: It cannot be reached.
         """
-        return self._client.server.is_extended(await self._client.connection.connected())
+        return (await self._client.connection.connected()).extended
 
     @property
     def can_delay(self) -> bool:
@@ -316,11 +301,7 @@ class Commands:
         """Do the same, perhaps over another connection than the usual one, whose event loop this runs on."""
 
         async def extending() -> None:
-            try:
-                answer: Any = await self._extend(claims, milliseconds / 1000, connection)
-            except PressureError as error:
-                answer = error
-            on_answer(answer)
+            on_answer(await background.caught(self._extend(claims, milliseconds / 1000, connection)))
 
         background.start(extending(), "renewing leases of events")
 
@@ -330,7 +311,7 @@ class Commands:
         *extended, look = answers = await replies(channel, [*commands, (b"QLOOK", self._queue)])
         for answer in answers:
             if isinstance(answer, ServerTooOldError):
-                raise no_extend(self.name)
+                raise lacks("extend", self.name)
             self._value(answer)
         return Extended(b"".join(b"%d" % bool(outcome) for outcome in extended), bool(look[4]))
 
@@ -398,7 +379,7 @@ class Commands:
             OutcomeUnknownError: The reply was lost, and the command must not be repeated.
             PressureError: The server refused, or cannot be reached.
         """
-        attempts, command = self._attempts(), (verb.encode(), self._queue, *arguments)
+        attempts, command = Attempts(self._client.connection), (verb.encode(), self._queue, *arguments)
         now, until = asyncio.get_running_loop().time, math.inf
 
         def commands(extended: bool) -> list[Command]:
@@ -410,7 +391,7 @@ class Commands:
         while True:
             came = await attempts.send(commands)
             if ours and (not attempts.extended or (came and isinstance(came[0], ServerTooOldError))):
-                raise no_command(self.name, verb)
+                raise lacks("command", self.name, verb)
             if came or attempts.complete:
                 return self._value(came[0]) if came else None, attempts.lost
             if not again:
@@ -425,9 +406,6 @@ class Commands:
         if isinstance(reply, Exception):
             raise error_of(reply, self.name)
         return reply
-
-    def _attempts(self) -> Attempts:
-        return Attempts(self._client.server, self._client.connection)
 
 
 def encoded(name: str) -> bytes:

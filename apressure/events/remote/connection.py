@@ -8,14 +8,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from apressure import logs
 from apressure.concurrency.settle import set_result_once
 from apressure.connection.server import Server
-from apressure.connection.settings import Settings
 from apressure.connection.wire import channel as channels
 from apressure.connection.wire.channel import Channel, ConnectionLost, RESPChannel
 from apressure.connection.wire.command import Argument
@@ -36,6 +34,17 @@ _INSTEAD: Final = (
 )
 """What a program can use that wants more than a released okq does, for errors."""
 
+_LACKS: Final = {
+    "command": "the okq server of the queue {name!r} has no {verb}: the released okq knows no bounds, no end, no "
+    "pauses, no delays and no schedules. Use {instead}",
+    "extend": "the lease of an event of {name!r} cannot be extended: the released okq has no such command. Receive "
+    "with a longer lease=, or use apressure's server (apressure events serve)",
+    "delay": "an event of the queue {name!r} cannot be delayed: the released okq knows no delays. Use {instead}",
+    "limit": "max_attempts= of the queue {name!r} cannot be kept: the released okq counts no deliveries, and has no "
+    "dead letters. Leave it out, or use {instead}",
+}
+"""What a released okq cannot do, in the words of the errors."""
+
 
 class OkqServer(Server):
     """An okq server. `greet` learns what kind each connection leads to.
@@ -45,14 +54,6 @@ class OkqServer(Server):
     """
 
     extends = False
-
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
-        self._extended: weakref.WeakSet[Channel] = weakref.WeakSet()
-
-    def is_extended(self, channel: Channel) -> bool:
-        """Whether the server at this channel's other end has the commands of ours."""
-        return channel in self._extended
 
     async def greet(self, channel: RESPChannel) -> None:
         """Check that this is an okq server that accepts this client, and learn whether it is one of ours.
@@ -69,9 +70,7 @@ class OkqServer(Server):
                 f"the server at {channel.address.text} is no okq server: it does not know QRPEEK. If it is a Redis or "
                 "Valkey server, write redis://… instead of okq://…; otherwise correct the address"
             )
-        self.extends = extends
-        if extends:
-            self._extended.add(channel)
+        self.extends = channel.extended = extends
         self.reached = True
 
 
@@ -93,7 +92,6 @@ class Attempts:
     """The tries of one operation: each on the current connection, for `retry_timeout` seconds after the first loss.
 
     Args:
-        server: The server.
         connection: The connection for commands.
 
     Attributes:
@@ -105,8 +103,7 @@ class Attempts:
     lost = complete = extended = False
     _until = 0.0
 
-    def __init__(self, server: OkqServer, connection: ReconnectingConnection) -> None:
-        self._server = server
+    def __init__(self, connection: ReconnectingConnection) -> None:
         self._connection = connection
 
     async def send(self, commands: Callable[[bool], Sequence[Command]]) -> list[Any]:
@@ -129,14 +126,14 @@ class Attempts:
             if self.lost:
                 raise self.unknown(str(error)) from None
             raise
-        self.extended = self._server.is_extended(channel)
+        self.extended = channel.extended
         answers = await replies(channel, commands(self.extended))
         came = [answer for answer in answers if not isinstance(answer, ConnectionLost)]
         self.complete = len(came) == len(answers)
         if not self.complete:
             self.lost = True
             self._connection.node.invalidate(channel.address)
-            self._until = self._until or loop.time() + self._server.settings.retry_timeout
+            self._until = self._until or loop.time() + self._connection.node.settings.retry_timeout
         return came
 
     @staticmethod
@@ -161,35 +158,15 @@ async def replies(channel: Channel, commands: Sequence[Command]) -> list[Any]:
     return answers
 
 
-def no_command(name: str, verb: str) -> ServerTooOldError:
-    """Return the error for a command of our servers."""
-    return ServerTooOldError(
-        f"the okq server of the queue {name!r} has no {verb}: the released okq knows no bounds, no end, no pauses, no "
-        f"delays and no schedules. Use {_INSTEAD}"
-    )
+def lacks(what: str, name: str, verb: str = "") -> ServerTooOldError:
+    """Return the error for what only our servers can do.
 
-
-def no_extend(name: str) -> ServerTooOldError:
-    """Return the error for a claim that cannot be extended."""
-    return ServerTooOldError(
-        f"the lease of an event of {name!r} cannot be extended: the released okq has no such command. Receive with a "
-        "longer lease=, or use apressure's server (apressure events serve)"
-    )
-
-
-def no_delays(name: str) -> ServerTooOldError:
-    """Return the error for an event that should be delayed."""
-    return ServerTooOldError(
-        f"an event of the queue {name!r} cannot be delayed: the released okq knows no delays. Use {_INSTEAD}"
-    )
-
-
-def no_limit(name: str) -> ServerTooOldError:
-    """Return the error for a limit of attempts."""
-    return ServerTooOldError(
-        f"max_attempts= of the queue {name!r} cannot be kept: the released okq counts no deliveries, and has no dead "
-        f"letters. Leave it out, or use {_INSTEAD}"
-    )
+    Args:
+        what: The key of the sentence in `_LACKS`.
+        name: The queue's name.
+        verb: The command.
+    """
+    return ServerTooOldError(_LACKS[what].format(name=name, verb=verb, instead=_INSTEAD))
 
 
 def error_of(error: Exception, name: str) -> Exception:

@@ -12,7 +12,7 @@ from apressure.core.prefetch import Chunk
 from apressure.core.waiting import Wait
 from apressure.events.consumer import AnyEventConsumer, EventHand
 from apressure.events.delivery import EventDelivery
-from apressure.events.remote.connection import no_limit
+from apressure.events.remote.connection import lacks
 from apressure.events.remote.delivery import RemoteEventDelivery
 from apressure.events.remote.driver import OkqDriver
 from apressure.exceptions import QueueClosedError, ServerTooOldError
@@ -91,7 +91,7 @@ class RemoteEventConsumer(AnyEventConsumer[T, RemoteEventDelivery[Any]]):
         queue.check()
         self._extends = extends = await queue.steps.extends()
         if queue.max_attempts is not None and not extends:
-            raise no_limit(queue.name)
+            raise lacks("limit", queue.name)
         if self._delete and not extends:
             raise ServerTooOldError(
                 f"a consumer of the queue {queue.name!r} cannot delete it: the released okq knows no end of a queue. "

@@ -9,7 +9,7 @@ from apressure.core.leases.clock import since_boot
 from apressure.events.delivery import EventDelivery
 from apressure.events.engine.batching import Change
 from apressure.events.remote.commands import Commands
-from apressure.events.remote.connection import no_delays, no_extend
+from apressure.events.remote.connection import lacks
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class RemoteEventDelivery(EventDelivery[T]):
 
     def _change(self, back: bool, due: Due | None = None) -> Change:
         if due is not None and not self.can_delay:
-            raise no_delays(self.queue)
+            raise lacks("delay", self.queue)
         return super()._change(back, due)
 
     async def _make(self, change: Change) -> bool:
@@ -63,7 +63,7 @@ class RemoteEventDelivery(EventDelivery[T]):
 
     async def _extend(self, seconds: float) -> Any:
         if not await self._steps.extends():
-            raise no_extend(self.queue)
+            raise lacks("extend", self.queue)
         if not self.certain:
             return False
         sent = since_boot()

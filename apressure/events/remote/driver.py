@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
@@ -163,11 +164,11 @@ class OkqDriver(EventDriver[OkqClient, T]):
         with contextlib.suppress(PressureError):  # they come again when their leases end
             await self.steps.put_back([event for event, _ in events])
 
-    def deliveries(self, events: Sequence[Pair], until: float, hand: Hand | None = None) -> list[EventDelivery[T]]:
+    def deliveries(self, events: Popped, until: float, hand: Hand | None = None) -> list[EventDelivery[T]]:
         """Return the deliveries of events whose leases last until then, by the clock of the consumer."""
         deliveries: list[EventDelivery[T]] = []
-        for event, contents in events:
-            attempts = self.settler.delivered(event)
+        for (event, contents), told in itertools.zip_longest(events, events.attempts):
+            attempts = self.settler.delivered(event, told)
             popped = Event(event, contents, attempts)
             made: Any = self.steps, self.settler, self.items.decode, popped, until, hand
             deliveries.append(RemoteEventDelivery(*made))
@@ -175,7 +176,7 @@ class OkqDriver(EventDriver[OkqClient, T]):
                 logs.redelivered("RemoteEventQueue", self.name, deliveries[-1].id, attempts, contents)
         return deliveries
 
-    async def _take(self, most: int, timeout: float | None, lease: float) -> tuple[list[Pair], float]:
+    async def _take(self, most: int, timeout: float | None, lease: float) -> tuple[Popped, float]:
         """Pop one event at least, waiting while there is none. Cancelled, nothing was taken, or it goes back.
 
         Returns:
@@ -217,19 +218,16 @@ class OkqSettler:
 
     Attributes:
         keep_errors: As given.
+        max_attempts: How often an event is delivered at most; None for no limit.
         acks: Acknowledgements under way that nobody waits for.
     """
 
     def __init__(self, queue: OkqDriver[Any], keep_errors: bool) -> None:
         self.keep_errors = keep_errors
+        self.max_attempts = queue.max_attempts
         self.acks: set[asyncio.Task[bool | Exception]] = set()
         self._queue = queue
         self._counts: OrderedDict[bytes, int] = OrderedDict()
-
-    def is_last(self, attempts: int) -> bool:
-        """Whether an event that was delivered so often becomes a dead letter when it goes back."""
-        most = self._queue.max_attempts
-        return most is not None and attempts >= most
 
     async def settle(self, change: Change) -> bool:
         """Make a change, and return whether the event was in the queue. Cancelled, it ends all the same."""
@@ -253,19 +251,14 @@ class OkqSettler:
             self._queue.waits.wake()
 
     def popped(self, events: Popped) -> None:
-        """Events were popped. If the server says how often, that counts. Others may have become dead letters."""
+        """Events were popped. Others may have become dead letters."""
         self._queue.counts.received_count += len(events)
         self._queue.counts.dead_lettered_count += events.dead
-        for (event, _), attempts in zip(events, events.attempts, strict=False):
-            self._note(event, attempts - 1)
 
-    def delivered(self, event: bytes) -> int:
-        """An event was delivered; return how often, this time included."""
-        return self._note(event, self._counts.get(event, 0) + 1)
-
-    def _note(self, event: bytes, count: int) -> int:
-        self._counts.pop(event, None)
-        self._counts[event] = count
+    def delivered(self, event: bytes, told: int | None) -> int:
+        """An event was delivered; return how often, this time included. If the server tells that, it counts."""
+        before = self._counts.pop(event, 0)
+        self._counts[event] = count = told or before + 1
         if len(self._counts) > _REMEMBERED:
             self._counts.popitem(last=False)
         return count
@@ -273,4 +266,4 @@ class OkqSettler:
     def unseen(self, event: bytes) -> None:
         """An event went back that the program has not seen."""
         if (count := self._counts.pop(event, 0)) > 1:
-            self._note(event, count - 1)
+            self._counts[event] = count - 1

@@ -41,34 +41,24 @@ class Push(NamedTuple):
     created: bool = False
 
     @classmethod
-    def read(cls, arguments: Arguments) -> Push:
+    def read(cls, arguments: Arguments, delayed: bool = False) -> Push:
         """Read `id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED]`; CREATED does not wait either.
 
-        Raises:
-            ErrorReply: An id has no contents, or the option is unknown.
-        """
-        rest = [*arguments]
-        option = rest.pop().upper() if len(rest) % 2 == 1 else b""
-        if option not in (b"", b"NOBLOCK", b"NOWAIT", b"CREATED"):
-            wrong = "neither NOBLOCK, nor NOWAIT, nor CREATED, nor the contents of an event"
-            raise ErrorReply(f"ERR syntax error: the last argument is {wrong}")
-        pairs = list(zip(rest[::2], rest[1::2], strict=True))
-        created = option == b"CREATED"
-        return cls(pairs, option == b"NOBLOCK", created or option == b"NOWAIT", created)
-
-    @classmethod
-    def read_delayed(cls, arguments: Arguments) -> Push:
-        """Read `when id contents [id contents ...] [CREATED]`. It does not wait for room.
+        With `delayed`, `when id contents [id contents ...] [CREATED]`, which does not wait for room.
 
         Raises:
             ErrorReply: An id has no contents, or the option is unknown, or the time is wrong.
         """
-        due, rest = due_time(arguments[0], expire=True), [*arguments[1:]]
+        due = (due_time(arguments[0], expire=True),) if delayed else ()
+        options = (b"CREATED",) if delayed else (b"NOBLOCK", b"NOWAIT", b"CREATED")
+        rest = [*arguments[len(due) :]]
         option = rest.pop().upper() if len(rest) % 2 == 1 else b""
-        if option not in (b"", b"CREATED"):
-            raise ErrorReply("ERR syntax error: the last argument is neither CREATED, nor the contents of an event")
-        events = [(event, contents, due) for event, contents in zip(rest[::2], rest[1::2], strict=True)]
-        return cls(events, False, True, option == b"CREATED")
+        if option and option not in options:
+            wrong = ", nor ".join(word.decode() for word in options)
+            raise ErrorReply(f"ERR syntax error: the last argument is neither {wrong}, nor the contents of an event")
+        events = [(*pair, *due) for pair in zip(rest[::2], rest[1::2], strict=True)]
+        created = option == b"CREATED"
+        return cls(events, option == b"NOBLOCK", delayed or created or option == b"NOWAIT", created)
 
     # What the client is told, given a letter for each event that was looked at: `k` pushed, `d` duplicate.
 

@@ -11,7 +11,7 @@ import asyncio
 import copy
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 
@@ -26,6 +26,7 @@ from apressure.events.server.outcomes import Outcome
 from apressure.exceptions import DurabilityError
 
 R = TypeVar("R")
+S = TypeVar("S", bytes, list[Event])
 
 LARGEST: Final = 1 << 20
 """Bytes of contents in one step, unless a single command has more."""
@@ -174,12 +175,10 @@ class PushLane(Lane[bytes]):
         return self._steps.send_push(series, _work_of(jobs), self._front, False, jobs[0].how, self._answered)
 
     def _settle(self, jobs: Sequence[Job[bytes]], answer: bytes) -> list[tuple[Job[bytes], bytes]]:
-        at, full = 0, False
+        full = False
         settled: list[tuple[Job[bytes], bytes]] = []
         patient: list[Job[bytes]] = []
-        for job in jobs:
-            letters = answer[at : at + job.events]
-            at += job.events
+        for job, letters in zip(jobs, parts(answer, [job.events for job in jobs]), strict=True):
             full = full or len(letters) < job.events
             if len(letters) == job.events or not job.patient:
                 settled.append((job, job.letters + letters))
@@ -319,11 +318,15 @@ class SettleLane(Lane[bytes]):
         return self._steps.send_settle(series, jobs[0].how, _work_of(jobs), jobs[0].how == "ack", self._answered)
 
     def _settle(self, jobs: Sequence[Job[bytes]], answer: bytes) -> list[tuple[Job[bytes], bytes]]:
-        settled, at = [], 0
-        for job in jobs:
-            settled.append((job, answer[at : at + job.events]))
-            at += job.events
-        return settled
+        return list(zip(jobs, parts(answer, [job.events for job in jobs]), strict=True))
+
+
+def parts(whole: S, lengths: Iterable[int]) -> Iterator[S]:
+    """Cut an answer into parts of these lengths, one for each command. It may be too short for the last ones."""
+    at = 0
+    for length in lengths:
+        yield whole[at : at + length]
+        at += length
 
 
 def _work_of(jobs: Sequence[Job[bytes]]) -> Sequence[Any]:

@@ -21,7 +21,7 @@ from apressure.core.waiting import EMPTY, Wait
 from apressure.events.engine.steps import MAX_EVENTS, active_queues
 from apressure.events.server.administration import settle_all
 from apressure.events.server.arguments import Arguments, Pop, Push, chunks, read_ack, seconds
-from apressure.events.server.lanes import Found, PushLane
+from apressure.events.server.lanes import Found, PushLane, parts
 from apressure.events.server.outcomes import Answer, Outcome, Replies, in_task
 from apressure.events.server.queues import Queues, ServedQueue
 from apressure.events.server.wire import ErrorReply, Reply
@@ -133,7 +133,7 @@ class Operations:
 
         With `delayed`, they are for later.
         """
-        read = Push.read_delayed if delayed else Push.read
+        read = functools.partial(Push.read, delayed=delayed)
         first = read(arguments)
         queue = self.queues[name]
         lane = queue.lanes.delays if delayed else queue.lanes.pushes[front]
@@ -221,12 +221,9 @@ class Operations:
             return [None]
         if first.want.lease:
             queue.expiry.look_in(first.want.lease / 1000)
-        replies = []
-        for pop in pops:
-            if found:  # the step may have ended early, at large events: the others try again
-                replies.append(_shown(queue, pop, found[: pop.most or 1]))
-                found = found[pop.most or 1 :]
-        return replies
+        # The step may have ended early, at large events: those that got none try again.
+        shares = zip(pops, parts(found, [pop.most or 1 for pop in pops]), strict=True)
+        return [_shown(queue, pop, share) for pop, share in shares if share]
 
     async def _pop_soon(self, session: Session, queue: ServedQueue, pop: Pop) -> Reply:
         self.queues.attach(queue)
@@ -361,11 +358,7 @@ async def _push_all(
 
 
 def _acked(counts: Sequence[int], job: Outcome[bytes]) -> Replies:
-    letters, at, replies = job.result(), 0, []
-    for count in counts:
-        replies.append(letters.count(b"1", at, at + count))
-        at += count
-    return replies
+    return [letters.count(b"1") for letters in parts(job.result(), counts)]
 
 
 def _shown(queue: ServedQueue, pop: Pop, found: Found) -> Reply:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from apressure.concurrency import background
-from apressure.concurrency.settle import set_result_once
+from apressure.concurrency.settle import raised, set_result_once
 from apressure.events.server.wire import ErrorReply, Reply
 from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError
 
@@ -118,14 +118,8 @@ class Answer(NamedTuple):
 
 def in_task(work: Coroutine[Any, Any, Reply]) -> Answer:
     """Carry out a command in a task."""
-
-    async def caught() -> Replies:
-        try:
-            return [await work]
-        except Exception as error:  # noqa: BLE001 - the client learns of it
-            return [error_reply(error)]
-
-    return Answer(background.start(caught(), "a client's command"), lambda done: done.result())
+    task = background.start(background.caught(work), "a client's command")
+    return Answer(task, lambda done: [raised(done.result())])
 
 
 def error_reply(error: Exception) -> ErrorReply:

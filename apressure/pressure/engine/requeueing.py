@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from apressure import dead_letters
+from apressure.core.letters import fitting
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
 from apressure.exceptions import PressureError, QueueDoesNotExistError
@@ -15,10 +16,6 @@ from apressure.pressure.engine.batching import MAX_MESSAGES
 from apressure.pressure.engine.steps import Access, Steps
 
 _PAGE: Final = 1000
-_CHUNK_BYTES: Final = 1 << 20
-_MOST_CHOSEN: Final = 500
-"""Dead letters that are chosen in one step: the server looks for each one in the whole list."""
-
 _REASON: Final = re.compile(rb"([0-9]{1,15}):([0-9]{1,9}):([0-9]{1,9}):(.*)", re.DOTALL)
 
 
@@ -133,16 +130,11 @@ class Chosen(Revival):
         return [letter_id for letter_id in self._ids if letter_id in self._missing]
 
     def _next_step(self) -> tuple[int, list[bytes]]:
-        arguments: list[bytes] = []
-        count = size = 0
-        for letter in self._left[:_MOST_CHOSEN]:
-            size += len(letter.raw)
-            if count and size > _CHUNK_BYTES:
-                break
-            count += 1
+        chosen, arguments = self._left[: fitting(letter.raw for letter in self._left)], []
+        for letter in chosen:
             time = letter.id.partition("-")[2]
-            arguments += (letter.raw, b"%d" % int(time, 16) if time else b"")
-        return count, arguments
+            arguments += [letter.raw, b"%d" % int(time, 16) if time else b""]
+        return len(chosen), arguments
 
     def _note(self, count: int, left: int) -> None:  # noqa: ARG002
         if not count:
