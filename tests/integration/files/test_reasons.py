@@ -14,7 +14,7 @@ import pytest
 from apressure import Backoff, FileQueue, LeaseLostError, QueueEmptyError, StorageError, pipe
 from apressure.dead_letters import UNKNOWN, Failure
 from apressure.files.storage import store
-from apressure.files.storage.messages.reasons import Reason, read, write
+from apressure.files.storage.messages.reasons import Reason, put, read
 from apressure.protocols import NotesErrors
 from tests.integration.files.conftest import Clock, Make, drain, files
 
@@ -300,7 +300,7 @@ async def test_a_kill_before_the_reason_is_written_breaks_nothing(make: Make, mo
         raise KilledError
 
     with monkeypatch.context() as patched:
-        patched.setattr("apressure.files.storage.messages.reasons.write", kill)
+        patched.setattr("apressure.files.storage.messages.reasons.put", kill)
         with pytest.raises(KilledError):
             await queue.receive(timeout=0)
     assert moved
@@ -377,7 +377,7 @@ async def test_a_delivery_notes_errors(make: Make) -> None:
 def test_numbers_that_are_too_long_are_no_reason(tmp_path: Path) -> None:
     fd = os.open(tmp_path, os.O_RDONLY)
     try:
-        assert write(fd, "5", 7, Reason(b"e", 1, 2, 3))
+        put(fd, "5", 7, Reason(b"e", 1, 2, 3))
         assert read(fd, "5", 7) == Reason(b"e", 1, 2, 3)
         assert read(fd, "5", 8) == Reason()
         (tmp_path / f"{REASON}5").write_bytes(b"7 " + b"9" * 400 + b" 1 1 e")
