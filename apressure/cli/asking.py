@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from apressure.cli.show import printable
-from apressure.exceptions import QueueDoesNotExistError
+from apressure.exceptions import QueueDoesNotExistError, QueueEmptyError
 from apressure.queue_addresses import QueueAddress
 
 
@@ -20,6 +22,19 @@ async def look(queue: Any) -> Any:
     if not any(getattr(statistics, count, 0) for count in ("length", "in_flight", "delayed", "dead_letters")):
         await must_exist(queue)  # not all kinds raise
     return statistics
+
+
+@contextlib.asynccontextmanager
+async def delayed_counted(queue: Any) -> AsyncIterator[None]:
+    """Where a queue is empty but for delayed items, say how many there are, and when the first one is due."""
+    try:
+        yield
+    except QueueEmptyError as error:
+        statistics = await queue.statistics()
+        if not statistics.delayed or not statistics.next_due:
+            raise
+        more = f"{statistics.delayed} delayed, the first one due in {statistics.next_due:.0f} s"
+        raise QueueEmptyError(f"{error}; {more}", name=queue.name) from None
 
 
 async def must_exist(queue: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
+from apressure.cli.asking import delayed_counted
 from apressure.cli.exits import UsageError
 from apressure.cli.options import (
     Address,
@@ -69,7 +70,7 @@ async def get(
         "durability": durability_of(address, replicas, fsync),
     }
     with Meter(f"get {address}", shown=shown, total=number) as meter:
-        async with common.open(address, **settings) as opened:
+        async with common.open(address, **settings) as opened, delayed_counted(opened):
             drain = Drain(
                 opened, Output(), meter, framing, text_of(address),
                 number=number, follow=follow, timeout=timeout, delete=delete, shared=shared,

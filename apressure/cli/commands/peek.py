@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from apressure.cli.asking import delayed_counted
 from apressure.cli.options import Address, Common, LengthPrefixed, Null, framing_of, option
 from apressure.cli.streams.pipes import Output
 from apressure.cli.streams.texts import text_of
@@ -23,6 +24,6 @@ async def peek(
     """
     framing = framing_of(null, length_prefixed, common.json)
     address = common.read(queue)
-    async with common.open(address) as opened:
+    async with common.open(address) as opened, delayed_counted(opened):
         item = await (opened.peek_newest() if newest else opened.peek())
     await Output().write_item(text_of(address)(item), framing)

@@ -89,6 +89,15 @@ def test_the_doctor_tells_of_delayed_items_that_nobody_makes_due(here: Here, add
     assert "overdue" not in [finding["kind"] for finding in here.json("doctor", address)["findings"]]
 
 
+def test_an_empty_queue_with_delayed_items_says_so(here: Here, address: str) -> None:
+    here("create", address)
+    assert "delayed" not in here.fails(6, "peek", address)
+    here("put", address, "1", "2", "--delay", "600")
+    for command in (("peek", address), ("get", address, "--timeout", "0")):
+        error = here.fails(6, *command)
+        assert re.search(r"is empty; 2 delayed, the first one due in \d+ s$", error.strip()), error
+
+
 def test_what_is_no_schedule_is_a_wrong_command_line(here: Here) -> None:
     here("create", "orders")
     for when, more in (("99 0 * * *", ()), ("0", ()), ("60", ("--timezone", "Mars")), ("60", ("--missed", "some"))):
