@@ -15,7 +15,6 @@ from apressure.tasks.engine.keys import task_key
 from apressure.tasks.engine.steps import Change
 from apressure.tasks.engine.waits import channels_of
 from apressure.tasks.processor import NO_RESULT, Processor, why
-from apressure.tasks.task import Task
 
 if TYPE_CHECKING:
     from apressure.tasks.core import Core
@@ -45,7 +44,6 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
     _acked = "completed"
     _keeps_errors = True
 
-    _task: Task | None = None
     _note_of_error: Mapping[str, str] = _NOTHING
     _callbacks: Mapping[str, Callable[..., object]] = _NOTHING
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -58,7 +59,6 @@ class Processor(Claimed):
 
     logged_reason = ""
 
-    _task: Task | None
     _fields: Mapping[str, str]
 
     def __init__(self, core: Core[Any], task: Task) -> None:
@@ -66,14 +66,12 @@ class Processor(Claimed):
         self.settled = False
         self._core = core
         self._fields = task.fields
-        self._task = task
+        self.task = task
 
-    @property
+    @functools.cached_property
     def task(self) -> Task:
         """The task, as it was when it was reserved."""
-        if self._task is None:
-            self._task = Task(self._core.client, self.id, self._fields)
-        return self._task
+        return Task(self._core.client, self.id, self._fields)
 
     @property
     def id(self) -> str:

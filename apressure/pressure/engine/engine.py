@@ -131,7 +131,7 @@ class Scripted(Engine):
         self.dead = dead
         steps = self.steps = Access(client, keys, name)
         self.create, self.exists, self.inspect = steps.create, steps.exists, steps.inspect
-        self.peek, self.pause = steps.peek, steps.pause
+        self.peek = steps.peek
         self.waits = self.steps.waits
         self.counts = self.steps.counts
         self._puts: dict[tuple[bytes, bool, bool], PutLane] = {}
@@ -213,6 +213,9 @@ class Scripted(Engine):
     async def _flush(self, lease: Lease) -> None:
         with contextlib.suppress(PressureError):
             await lease.flush()
+
+    async def pause(self, pausing: bool, expected: bool = True) -> bool:  # noqa: ARG002
+        return await self.steps.pause(pausing)
 
     async def close(self, expected: bool = True, timeout: float | None = None, token: bytes = b"") -> None:  # noqa: ARG002
         await self.waits.until(lambda: self.steps.close(token), timeout, self.name)

@@ -45,16 +45,8 @@ class Keys:
         not_full: The list that holds a token while there is room.
         closed: The list that is not empty when the queue is closed.
         ours: The keys of ours: leases, claims and what is in flight.
-        inflight: Ours: the list of the latest messages that were received and are not acknowledged yet.
-        apart: Ours: the hash of those among them that later ones have overtaken, or that had been delivered before.
-        redelivered: Ours: the list that says how often messages that came back have been delivered.
         paused: Ours: the string that pauses the queue; it says since when, and which client did that.
         delayed: Ours: the sorted set of the messages that wait for their time, by that time.
-        sooner: Ours: the list that wakes clients which wait for messages, when one is due earlier. It expires.
-        room: Ours: the list that wakes clients which wait for a place that a delayed message takes. It expires.
-        resumed: Ours: the list that consumers wait for while the queue is paused. It expires.
-        schedules: Ours: the hash of the records of the queue's schedules, by their names.
-        reasons: Ours: the hash beside a dead-letter queue that says why messages failed. It expires.
 
     Raises:
         TypeError: The name is not a string.
@@ -78,9 +70,7 @@ class Keys:
         self.statistics = self.specified[6:10]
         self.not_full, self.closed = self.specified[10:]
         self.ours = tuple(map(self._of_ours, _OURS))
-        self.inflight, self.apart, self.redelivered, self.paused, self.delayed = self.ours[6:11]
-        self.sooner, self.room = self.ours[12:]
-        self.resumed, self.schedules, self.reasons = map(self._of_ours, ("resumed", "schedules", "reasons"))
+        self.paused, self.delayed = self.ours[9:11]
 
     def holder(self, role: str) -> bytes:
         """The string that names the role's holder, or its last one."""
@@ -116,6 +106,31 @@ class Keys:
         return self.ours[4 if role == "producer" else 5]
 
     @property
+    def inflight(self) -> bytes:
+        """Ours: the list of the latest messages that were received and are not acknowledged yet."""
+        return self.ours[6]
+
+    @property
+    def apart(self) -> bytes:
+        """Ours: the hash of those among them that later ones have overtaken, or that had been delivered before."""
+        return self.ours[7]
+
+    @property
+    def redelivered(self) -> bytes:
+        """Ours: the list that says how often messages that came back have been delivered."""
+        return self.ours[8]
+
+    @property
+    def sooner(self) -> bytes:
+        """Ours: the list that wakes clients which wait for messages, when one is due earlier. It expires."""
+        return self.ours[12]
+
+    @property
+    def room(self) -> bytes:
+        """Ours: the list that wakes clients which wait for a place that a delayed message takes. It expires."""
+        return self.ours[13]
+
+    @property
     def types(self) -> dict[bytes, str]:
         """The type of each key, but for the records of operations."""
         return dict(zip((*self.specified, *self.ours), (*_SPECIFIED.values(), *_OURS.values()), strict=True))
@@ -138,6 +153,21 @@ class Keys:
     def for_script(self, sequence: str) -> tuple[bytes, ...]:
         """The KEYS of every script, as `lua/prelude/01_keys.lua` names them."""
         return (*self.specified, *self.ours, self.operation(sequence))
+
+    @property
+    def resumed(self) -> bytes:
+        """Ours: the list that consumers wait for while the queue is paused. It expires."""
+        return self._of_ours("resumed")
+
+    @property
+    def schedules(self) -> bytes:
+        """Ours: the hash of the records of the queue's schedules, by their names."""
+        return self._of_ours("schedules")
+
+    @property
+    def reasons(self) -> bytes:
+        """Ours: the hash beside a dead-letter queue that says why messages failed. It expires."""
+        return self._of_ours("reasons")
 
     def as_dead_letters(self) -> tuple[bytes, ...]:
         """The KEYS of this queue in a script that moves dead letters."""

@@ -327,7 +327,7 @@ class Steps(Sender):
         call = self._unnumbered.call("dead_letters", lambda: (self.keys.reasons,))
         return await self._ask(call, [passed, most])  # type: ignore[no-any-return]
 
-    async def pause(self, pausing: bool, expected: bool = True) -> bool:  # noqa: ARG002
+    async def pause(self, pausing: bool) -> bool:
         """Have consumers take nothing, or end that. Answers with whether it is new."""
         series = self.series()
         name, head = ("pause", [self._uid]) if pausing else ("resume", [])
