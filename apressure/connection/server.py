@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterab
 from typing import TypeVar
 
 from apressure import exceptions as errors
+from apressure.concurrency.awake import awake_timeout
 from apressure.connection import discovery
 from apressure.connection.addresses import Address
 from apressure.connection.settings import RECONNECT_BACKOFF, RETRY_BACKOFF, Settings
@@ -148,7 +149,7 @@ class Server:
         channel = await connect(address, timeout, response_timeout)
         self.address = address.text
         try:
-            async with asyncio.timeout(timeout):
+            async with awake_timeout(timeout):
                 await self.greet(channel)
         except BaseException as error:
             channel.abort("the connection was refused, or is no longer needed")

@@ -72,7 +72,7 @@ class OtherOptions(TypedDict, total=False):
         client_id: The value of `:producer` and `:consumer`; by default host, process, thread and a random part.
         scripting: False for servers that refuse scripts: the client uses the specification's plain commands.
         max_connections: How many connections the client opens at most; None for no limit.
-        connect_timeout: Seconds that one attempt to connect may take.
+        connect_timeout: Seconds that one attempt to connect may take. While the process stands still, none pass.
         response_timeout: Seconds without a reply after which the client gives up the connection; at most 100, so that
             no repeat comes later than the server's record of the step lasts.
         retry_timeout: Seconds for which the client tries to replace a lost connection before operations fail; at most

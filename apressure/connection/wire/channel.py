@@ -25,6 +25,7 @@ from redis.asyncio.connection import SSLConnection
 from redis.exceptions import AuthenticationError as RedisAuthenticationError
 from redis.exceptions import RedisError, ResponseError
 
+from apressure.concurrency.awake import awake_timeout
 from apressure.concurrency.settle import raised, set_result_once
 from apressure.connection.addresses import NAMELESS, Address, host_check
 from apressure.connection.wire.command import NO_HEAD, Argument, Head
@@ -354,12 +355,14 @@ async def connect(address: Address, connect_timeout: float, response_timeout: fl
         ServerUnavailableError: It could not be reached.
     """
     check = host_check(address.connection_class, address.connection_options)
-    options = {"socket_connect_timeout": connect_timeout, **check, **address.connection_options}
-    connection = address.connection_class(**{**options, "socket_timeout": connect_timeout, "protocol": 2, **NAMELESS})
+    # Timeouts of redis-py would count the time for which this process stood still.
+    options = {"socket_connect_timeout": None, **check, **address.connection_options}
+    connection = address.connection_class(**{**options, "socket_timeout": None, "protocol": 2, **NAMELESS})
     # No CLIENT SETINFO: two round trips, and Redis 6 and 7.0 answer with errors.
     connection.driver_info = connection.lib_name = connection.lib_version = None
     try:
-        await connection.connect()
+        async with awake_timeout(connect_timeout):
+            await connection.connect()
     except RedisAuthenticationError as error:
         raise AuthenticationError(
             f"the server at {address.text} refused the credentials: {error}", code="WRONGPASS"
@@ -367,6 +370,7 @@ async def connect(address: Address, connect_timeout: float, response_timeout: fl
     except ResponseError as error:
         raise ServerError(f"the server at {address.text} refused the connection: {error}") from None
     except (RedisError, OSError) as error:
+        connection._close()  # noqa: SLF001
         # redis-py repeats the address, and wraps the system's error.
         cause = error.__context__ if isinstance(error.__context__, OSError) else error
         raise unreachable(address, cause) from None

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,18 @@ async def test_a_server_that_does_not_answer_is_lost(make_server: Callable[..., 
         lost, again = lines()
         assert lost.endswith("the server did not answer for 0.3 seconds")
         assert again.startswith("connected to the server at 127.0.0.1")
+
+
+async def test_a_process_that_stands_still_again_and_again_connects(url: str) -> None:
+    """The server has answered long ago, each time that the loop turns."""
+    queue = AsyncQueue[bytes]("jobs", url=url, connect_timeout=0.5)
+    creating = asyncio.create_task(queue.create())
+    while not creating.done():
+        await asyncio.sleep(0)
+        time.sleep(0.2)
+    await creating
+    await queue.delete()
+    await queue.aclose()
 
 
 async def test_connections_that_the_client_ends_are_not_lost(url: str, lines: Lines) -> None:
