@@ -271,6 +271,8 @@ class Receiver(Steps):
         try:
             renamed = await do(call, before, after, undo=lambda renamed: renamed and directory.rename(after, before))
         except FileExistsError:  # another message has its id: this one comes again when its lease ends
+            if delayed:
+                raise
             return True
         if renamed:
             self.store.went(before)

@@ -72,15 +72,17 @@ class Writing(Place):
         It is a link, which costs a tenth of a new file. To others it is a file whose publisher has died: they delete
         it after a while. On a file system without links, or beside another user's file, it is a new file.
         """
-        with contextlib.suppress(OSError):
-            if self.status(BLANK) is None:
-                os.close(os.open(BLANK, CREATE, MODE, dir_fd=self._fd))
         try:
-            if (status := self.status(BLANK)) and stat.S_ISREG(status.st_mode):
+            status = self.status(BLANK)
+            if status is None:
+                os.close(os.open(BLANK, CREATE, MODE, dir_fd=self._fd))
+            elif stat.S_ISREG(status.st_mode):
                 os.utime(BLANK, dir_fd=self._fd)  # others tell by its time that it has not been left behind
-                os.link(BLANK, new_name(key), src_dir_fd=self._fd, dst_dir_fd=self._fd)
-                return Reservation(key, -1, b"")
-        except FileExistsError:
+            else:
+                return self.reserve(key, b"")
+            os.link(BLANK, new_name(key), src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            return Reservation(key, -1, b"")
+        except FileExistsError:  # or another client has just made the blank file
             return None
         except OSError:
             pass
