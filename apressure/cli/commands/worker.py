@@ -33,6 +33,8 @@ _SIGNALS: Final = (SIGTERM, SIGINT, SIGHUP)
 _FINAL: Final = (Exit.USAGE, Exit.MISSING_EXTRA)
 """The exit codes of a process that will end the same way if it is started again."""
 
+_LAST_PORT: Final = 65535
+
 
 def worker(
     common: Common,
@@ -54,6 +56,11 @@ def worker(
         option("weights", "The proportions in which several queues get handlers.", "N,N,…", "in order",
                parser=_weights_of),
     ] = None,
+    ageing: Annotated[
+        float | None,
+        option("ageing", "Of several queues in order, an item that has waited for a handler for so long goes first.",
+               "SECONDS", "60", min=0),
+    ] = None,
     codec: Annotated[
         str | None,
         option("codec", "What items are: raw, text, json, msgpack or cloudevents.", "NAME", "bytes; JSON for tasks"),
@@ -61,8 +68,11 @@ def worker(
     max_attempts: MaxAttempts = None,
     retry_delay: Annotated[
         float | None,
-        option("retry-delay", "The first pause before a retry; each further one is twice as long. A random part of up "
-               "to a half is taken off.", "SECONDS", "1", min=0),
+        option("retry-delay", "The first pause before a retry. A random part of up to a half is taken off each pause.",
+               "SECONDS", "1", min=0),
+    ] = None,
+    retry_factor: Annotated[
+        float | None, option("retry-factor", "How many times longer each further pause is.", "N", "2", min=1)
     ] = None,
     retry_most: Annotated[float | None, option("retry-most", "The longest pause.", "SECONDS", "60", min=0)] = None,
     timeout: Annotated[
@@ -88,7 +98,7 @@ def worker(
     metrics_port: Annotated[
         int | None,
         option("metrics-port", "Serve /metrics and /healthz there; each further process at the next port.", "PORT",
-               "none", min=0, max=65535),
+               "none", min=0, max=_LAST_PORT),
     ] = None,
     metrics_host: Annotated[
         str, option("metrics-host", "The address. 0.0.0.0 opens it to other machines.", "ADDRESS")
@@ -100,6 +110,8 @@ def worker(
     first SIGTERM or Ctrl-C lets handlers finish, the second one cancels them, and their items go back. The exit code is
     0 if the worker has drained.
     """
+    if metrics_port and metrics_port + process_count - 1 > _LAST_PORT:
+        raise UsageError(f"--metrics-port must leave room for {process_count} processes: the last port is {_LAST_PORT}")
     number = processes.number_of_this_process()
     if number is None and (process_count > 1 or reload):
         command = [sys.executable, "-m", "apressure", *sys.argv[1:]]
@@ -109,9 +121,9 @@ def worker(
         return
     options = {
         "codec": codec, "max_attempts": max_attempts, "concurrency": concurrency,
-        "retry": _backoff(retry_delay, retry_most),
-        "timeout": timeout, "rate": rate, "weights": weights, "shutdown_timeout": shutdown_timeout, "bound": bound,
-        "create": create or None,
+        "retry": _backoff(retry_delay, retry_most, retry_factor),
+        "timeout": timeout, "rate": rate, "weights": weights, "ageing": ageing, "shutdown_timeout": shutdown_timeout,
+        "bound": bound, "create": create or None,
     }  # fmt: skip
     served = _worker(common, target, queues or [], app_dir, {k: v for k, v in options.items() if v is not None})
     names = ", ".join(one.name for one in served.handlers)
@@ -149,7 +161,7 @@ def _worker(common: Common, target: str, queues: list[str], app_dir: Path, optio
         traceback.print_exc()
         raise UsageError(f"{target} cannot be imported: {error!r}") from None
     if isinstance(found, Worker):
-        words = {"retry": "retry-delay, --retry-most"}
+        words = {"retry": "retry-delay, --retry-factor, --retry-most"}
         given = ["QUEUE"] * bool(queues) + [f"--{words.get(name, name.replace('_', '-'))}" for name in options]
         if given:
             raise UsageError(f"{target} is a Worker, which says that itself: leave out {', '.join(given)}")
@@ -167,14 +179,15 @@ def _worker(common: Common, target: str, queues: list[str], app_dir: Path, optio
     return worker
 
 
-def _backoff(first: float | None, most: float | None) -> Backoff | None:
+def _backoff(first: float | None, most: float | None, factor: float | None) -> Backoff | None:
     """Return the pauses before retries; None for the usual ones."""
-    if first is None and most is None:
+    given = {"first": first, "most": most, "factor": factor}
+    options = {name: value for name, value in given.items() if value is not None}
+    if not options:
         return None
     if first is not None and most is not None and first > most:
         raise UsageError("--retry-most is the longest pause, and must not be below --retry-delay, the first one")
-    usual = Backoff()
-    return Backoff(usual.first if first is None else first, usual.most if most is None else most)
+    return Backoff(**options)
 
 
 def _weights_of(text: str) -> list[float]:

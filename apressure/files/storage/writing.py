@@ -12,6 +12,7 @@ import os
 import signal
 import stat
 import sys
+import time
 from collections.abc import Sequence
 from glob import iglob
 from pathlib import Path
@@ -20,6 +21,9 @@ from apressure.exceptions import StorageError
 from apressure.files.storage.messages import contents, reasons
 from apressure.files.storage.names import BLANK, id_of, new_name
 from apressure.files.storage.place import CREATE, MODE, READ, Place
+
+_FRESH = 10.0
+"""Seconds: a reserved name looks no older than this, so others can tell by its time that it was not left behind."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -76,10 +80,10 @@ class Writing(Place):
             status = self.status(BLANK)
             if status is None:
                 os.close(os.open(BLANK, CREATE, MODE, dir_fd=self._fd))
-            elif stat.S_ISREG(status.st_mode):
-                os.utime(BLANK, dir_fd=self._fd)  # others tell by its time that it has not been left behind
-            else:
+            elif not stat.S_ISREG(status.st_mode):
                 return self.reserve(key, b"")
+            elif abs(time.time() - status.st_mtime) > _FRESH:
+                os.utime(BLANK, dir_fd=self._fd)
             os.link(BLANK, new_name(key), src_dir_fd=self._fd, dst_dir_fd=self._fd)
             return Reservation(key, -1, b"")
         except FileExistsError:  # or another client has just made the blank file

@@ -311,6 +311,9 @@ def test_metrics_are_served_while_it_runs(app: App, orders: sync.Queue[Any]) -> 
         (("app:DONE", "orders"), "the handler must be a function"),
         (("app:note", "orders", "--timeout", "5"), "timeout= is for async handlers"),
         (("app:worker", "orders", "--concurrency", "2"), "leave out QUEUE, --concurrency"),
+        (("app:worker", "--retry-factor", "3"), "leave out --retry-delay, --retry-factor, --retry-most"),
+        (("app:bill", "orders", "--retry-delay", "5", "--retry-most", "1"), "must not be below --retry-delay"),
+        (("app:bill", "orders", "--processes", "2", "--metrics-port", "65535"), "must leave room for 2 processes"),
         (("app:bill", "orders", "--codec", "yaml"), "yaml"),
         (("app:bill", "orders", "events:orders", "--weights", "2"), "one number for each of the 2 queues, not 1"),
         (("app:bill", "orders", "events:orders", "--weights", "2,x"), "is not a list of numbers such as 6,3,1"),
@@ -326,6 +329,22 @@ def test_what_is_wrong_is_said_before_anything_is_received(
     sys.modules.pop("app", None)
     assert said in done.stderr.decode()
     assert cli.stat("orders").length == 1
+
+
+def test_options_reach_the_handler(app: App, cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, Any]] = []
+
+    async def run(self: Worker, **_: object) -> dict[str, Any]:
+        given.extend(one.serving for one in self.handlers)
+        return {}
+
+    monkeypatch.setattr(Worker, "run", run)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    options = ("--retry-delay", "5", "--retry-factor", "1", "--ageing", "0.5", "--rate", "7")
+    cli("worker", "app:bill", "orders", "events:orders", *options, "--app-dir", str(app.place),
+        env={"DONE": str(app.done)})  # fmt: skip
+    sys.modules.pop("app", None)
+    assert given == [{"retry": Backoff(5.0, factor=1.0), "ageing": 0.5, "rate": 7.0}]
 
 
 def test_a_module_that_fails_shows_where(app: App, orders: sync.Queue[Any]) -> None:
