@@ -10,59 +10,52 @@ _SLACK = 64
 """The heap is rebuilt when it has more entries than twice the current ones and this number."""
 
 
-class Timed:
-    """Messages that wait for their time, or in flight. The cost of a change grows with the logarithm of their number.
+class Timed(dict[str, FileName]):
+    """Messages that wait for their time, or in flight, by their names. The cost of a change is logarithmic.
 
     Attributes:
+        by_key: Their names, by their keys.
         held: Before that time, in microseconds since 1970, none is tried: the file system has refused.
     """
 
     def __init__(self) -> None:
-        self._there: dict[str, FileName] = {}
-        self._names: dict[int, str] = {}
-        """Their names, by their keys."""
+        super().__init__()
+        self.by_key: dict[int, str] = {}
         self._line: list[tuple[int, int, str]] = []
         """A heap of when they are due, of keys and of names, and of some that are gone."""
         self.held = 0
 
-    def __len__(self) -> int:
-        return len(self._there)
-
     def add(self, filename: str, name: FileName) -> None:
         """Note that a name appeared."""
-        if filename not in self._there:
-            self._there[filename] = name
-            self._names[name.key] = filename
+        if filename not in self:
+            self[filename] = name
+            self.by_key[name.key] = filename
             heapq.heappush(self._line, (name.expires, name.key, filename))
-            if len(self._line) > 2 * len(self._there) + _SLACK:
-                self._line = sorted((one.expires, one.key, text) for text, one in self._there.items())
+            if len(self._line) > 2 * len(self) + _SLACK:
+                self._line = sorted((one.expires, one.key, text) for text, one in self.items())
 
     def discard(self, filename: str, name: FileName) -> None:
         """Note that a name went."""
-        if self._there.pop(filename, None) and self._names.get(name.key) == filename:
-            del self._names[name.key]
-
-    def filename_of(self, key: int) -> str | None:
-        """Return the name of a message; None if it is not one of these."""
-        return self._names.get(key)
+        if self.pop(filename, None) and self.by_key.get(name.key) == filename:
+            del self.by_key[name.key]
 
     def oldest(self) -> int | None:
         """Return the key of the oldest one; None if there is none. The cost grows with their number."""
-        return min(self._names, default=None)
+        return min(self.by_key, default=None)
 
     def oldest_first(self) -> list[str]:
         """Return all names, the oldest first."""
-        return sorted(self._there, key=lambda filename: self._there[filename].key)
+        return sorted(self, key=lambda filename: self[filename].key)
 
     def names(self) -> list[str]:
         """Return all names, in the order in which they are due."""
-        return sorted(self._there, key=lambda filename: (self._there[filename].expires, self._there[filename].key))
+        return sorted(self, key=lambda filename: (self[filename].expires, self[filename].key))
 
     def first(self) -> tuple[int, str] | None:
         """Return when the first one is due, in microseconds since 1970, and its name; None if there is none."""
         while self._line:
             due, _, filename = self._line[0]
-            if filename in self._there:
+            if filename in self:
                 return due, filename
             heapq.heappop(self._line)
         return None
@@ -78,7 +71,7 @@ class Timed:
 
     def next_try(self) -> int | None:
         """Return the same, but not before `held`."""
-        due = self.next_due() if self._there else None
+        due = self.next_due() if self else None
         return None if due is None else max(due, self.held)
 
     def are_due(self, now: int) -> bool:

@@ -168,7 +168,7 @@ class Index(State):
 
     def filename_of(self, key: int) -> str | None:
         """Return a message's present name; None if it is gone, or not finished."""
-        return id_of(key) if key in self._ready else self.taken.filename_of(key) or self.delayed.filename_of(key)
+        return id_of(key) if key in self._ready else self.taken.by_key.get(key) or self.delayed.by_key.get(key)
 
     def orphans(self) -> set[int]:
         """Return the keys for which there is a reason and no message. The cost grows with the number of reasons."""
