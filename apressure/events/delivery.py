@@ -45,7 +45,7 @@ class EventDelivery(BatchedDelivery[T]):
         self, steps: EventSteps, settler: EventSettler, decode: Callable[[bytes], T], event: Event,
         until: float = 0.0, in_hand: Hand | None = None,
     ) -> None:  # fmt: skip
-        event_id, self.raw, self.attempts, token = event
+        event_id, self.raw, self.attempts, token, _ = event
         self.claim: Claim = (event_id, token)
         self._steps = steps
         self._settler = settler

@@ -11,6 +11,7 @@ Usage: python -m tests.benchmarks.control [--quick] [--against DIRECTORY] [--kin
   and beside so many others.
 - With `--libraries`, docket and BullMQ (its Python package) are installed there, and their lateness is measured, too.
 - With `--against`, another checkout runs the plain puts and gets in turn: what a queue pays that uses no delays.
+  Processes differ by some per cent, so each repetition has new ones.
 
 What is compared takes turns, burst by burst, and the fastest burst of each counts: a machine that others share is quick
 for moments only.
@@ -29,7 +30,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -135,22 +136,28 @@ def started(root: Path, what: str, kind: str, url: str, count: int, kept: int) -
     )  # fmt: skip
 
 
-def compared(checkouts: Sequence[tuple[Path, str]], kind: str, bursts: int) -> float:
+def compared(checkouts: Sequence[Path], kind: str, bursts: int) -> float:
     """Return the rate of plain puts and gets of the first checkout, as a ratio to that of the second one.
 
-    Each has a server of its own: the address behind it.
+    Each has a fresh process and a fresh server, since both get slower with what they have done before.
     """
-    running = [started(root, "plain", kind, url, 0, 0) for root, url in checkouts]
-    best = [0.0, 0.0]
-    for _ in range(bursts):
-        for place, process in enumerate(running):
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-            best[place] = max(best[place], float(process.stdout.readline()))
-    for process in running:
-        process.communicate()
+    from apressure.embedded import EmbeddedServer
+
+    best = [0.0] * len(checkouts)
+    with ExitStack() as stack:
+        servers = [stack.enter_context(EmbeddedServer(tcp=True)) for _ in checkouts]
+        running = [started(root, "plain", kind, one.url, 0, 0) for root, one in zip(checkouts, servers, strict=True)]
+        turns = list(enumerate(running))
+        for _ in range(bursts):
+            turns.reverse()  # the one behind has a small advantage
+            for place, process in turns:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                process.stdin.write("\n")
+                process.stdin.flush()
+                best[place] = max(best[place], float(process.stdout.readline()))
+        for process in running:
+            process.communicate()
     return best[0] / best[1]
 
 
@@ -209,7 +216,7 @@ def main() -> None:
     count, kept = (2_000, 10_000) if options.quick else (10_000, 1_000_000)
     repetitions = options.repetitions or (1 if options.quick else 3)
     rows = []
-    with EmbeddedServer(tcp=True) as server, EmbeddedServer(tcp=True) as other:
+    with EmbeddedServer(tcp=True) as server:
         for kind in [options.kind] if options.kind else KINDS:
             most = kept if kind != "FileQueue" else kept // 100
             runs: list[dict[str, float]] = [
@@ -218,9 +225,9 @@ def main() -> None:
             ]
             rows += [shown(kind, what, statistics.median(run[what] for run in runs)) for what in runs[0]]
             if options.against:
-                both = (root, server.url), (options.against, other.url)
-                ratio = compared(both, kind, repetitions * count // BURST)
-                rows.append(shown(kind, "plain / before", ratio))
+                both = root, options.against
+                ratios = [compared(both, kind, count // BURST) for _ in range(repetitions)]
+                rows.append(shown(kind, "plain / before", statistics.median(ratios)))
         if options.libraries:
             rows += of_libraries(options.libraries, server.url, count // 10, repetitions)
     if options.json:

@@ -19,12 +19,14 @@ class Event(NamedTuple):
         contents: Its contents.
         attempts: How often it has been delivered, this time included.
         token: The name of its claim; empty if it was acknowledged at once.
+        expires: What the queue has noted of when it expires, if it was acknowledged at once; empty if it does not.
     """
 
     id: bytes
     contents: bytes
     attempts: int = 1
     token: bytes = b""
+    expires: bytes = b""
 
 
 class Popped(NamedTuple):
@@ -119,8 +121,11 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:  # noqa: PLR0912 (o
         case b"pushed" | b"settled" | b"moved" | b"flushed" | b"changed" | b"letters":
             return answer[1]
         case b"events":
-            ids, contents, attempts, dead = answer[1:]
-            return Popped([Event(*one, token) for one in zip(ids, contents, attempts, strict=True)], dead)
+            ids, contents, attempts, dead, *more = answer[1:]
+            events = [Event(*one, token) for one in zip(ids, contents, attempts, strict=True)]
+            if more and more[0]:
+                events = [event._replace(expires=kept) for event, kept in zip(events, more[0], strict=True)]
+            return Popped(events, dead)
         case b"event":
             return Event(*answer[1:])
         case b"extended":

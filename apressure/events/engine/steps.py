@@ -86,7 +86,7 @@ class EventSteps(StepSender):
     # Steps that a lane sends: one at a time for each series.
 
     def send_push(
-        self, series: Series, events: Iterable[tuple[bytes, bytes]], front: bool, force: bool, expected: bool,
+        self, series: Series, events: Iterable[tuple[bytes, ...]], front: bool, force: bool, expected: bool,
         on_answer: OnAnswer, back: bool = False,
     ) -> Request:  # fmt: skip
         """Push events, given as (id, contents), in order, until there is no more room.
@@ -101,7 +101,8 @@ class EventSteps(StepSender):
             force: Ignore the bound.
             expected: The queue must have been created.
             on_answer: Receives the answer.
-            back: They were popped before, so neither the bound nor the end of the queue matters.
+            back: They were popped before, so neither the bound nor the end of the queue matters. Then each is followed by
+                what the queue had noted of when it expires.
         """
         how = b"2" if back else flag(force)
         arguments: list[Argument] = [
@@ -184,7 +185,7 @@ class EventSteps(StepSender):
         if events[0].token:
             return self.settle_soon("unseen", [(event.id, event.token) for event in events])
         series = self.series()
-        again = [(event.id, event.contents) for event in reversed(events)]
+        again = [(event.id, event.contents, event.expires) for event in reversed(events)]
         return self._soon(lambda on_answer: self.send_push(series, again, True, True, False, on_answer, back=True))
 
     def settle_soon(self, how: str, claims: Sequence[Sequence[bytes]]) -> asyncio.Future[Any]:

@@ -14,6 +14,8 @@ import redis
 from apressure import EventQueue, QueueEmptyError, TaskQueue
 from apressure.dead_letters import Failure
 from apressure.embedded import EmbeddedServer
+from apressure.testing.contract.cancellation import cancelled
+from apressure.testing.contract.interrupting import cancel_at_answer
 from tests.integration.commands import PATIENCE
 from tests.okq import Okq
 
@@ -75,6 +77,23 @@ async def test_a_lease_that_ends_too_late_gives_a_dead_letter(open_queue: Open) 
         await queue.receive(timeout=0.5)
     (letter,) = await queue.dead_letters()
     assert (letter.raw, letter.attempts, letter.error) == (b"1", 1, Failure("expired", "", 1))
+
+
+async def test_what_a_cancelled_get_gives_back_still_expires(open_queue: Open) -> None:
+    queue, items = await open_queue(), [b"1", b"2", b"3"]
+    for number in range(100):
+        await queue.put_many(items, expires=60)
+        reached, got = await cancelled(queue.get_many(100, PATIENCE), number, cancel_at_answer)
+        if not reached:
+            break
+    assert number > 0
+    assert len(got) == 3 * (number + 1)
+    await queue.put_many(items, expires=1.0)
+    assert (await cancelled(queue.get_many(100, PATIENCE), number - 1, cancel_at_answer))[0]
+    await asyncio.sleep(1.5)
+    with pytest.raises(QueueEmptyError):
+        await queue.get(0)
+    assert (await queue.statistics()).expired == 3
 
 
 async def test_deleting_the_queue_forgets_the_count(open_queue: Open, db: redis.Redis) -> None:

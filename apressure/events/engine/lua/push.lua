@@ -1,7 +1,8 @@
 -- Push as many events as there is room for, in order (specification: QLPUSH, QRPUSH).
 -- KEYS: those of the prelude
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 '1' to push them to the front, 4 '1' to ignore the bound, '2' to
---       give back what was popped, also to a closed queue, 5 '1' if the queue must have been created, 6... events (id, contents)
+--       give back what was popped, also to a closed queue, 5 '1' if the queue must have been created, 6... events (id, contents;
+--       with '2' then what EXPIRES had of it, or '')
 -- Returns: {'pushed', a letter for each event that was looked at: 'k' pushed, 'd' its id is in the queue already}
 --          (fewer letters than events: the queue is full) | {'missing'} | {'corrupt', why} | {'closed'}
 local before = recall(ARGV[1], ARGV[2])
@@ -9,11 +10,14 @@ if before then return {'pushed', before} end
 local bound, refusal = open_to_puts(ARGV[5] == '1', ARGV[4] == '2')
 if not bound then return refusal end
 local room = bound > 0 and ARGV[4] == '0' and math.max(0, bound - occupied()) or math.huge
-local letters, _, ids, pairs_ = accepted(6, #ARGV, 2, room)
+local letters, places, ids, pairs_ = accepted(6, #ARGV, ARGV[4] == '2' and 3 or 2, room)
 if #ids > 0 then
   respect_memory_limit()
   publish(ids)
   forget_attempts(ids)
+  for i = 1, ARGV[4] == '2' and #ids or 0 do
+    if ARGV[places[i] + 2] ~= '' then call('HSET', EXPIRES, ids[i], ARGV[places[i] + 2]) end
+  end
   push('HSET', ITEMS, pairs_)
   push(ARGV[3] == '1' and 'RPUSH' or 'LPUSH', UNCLAIMED, ids)
   promote()
