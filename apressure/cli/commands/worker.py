@@ -182,7 +182,7 @@ def _worker(common: Common, target: str, queues: list[str], app_dir: Path, optio
 def _backoff(first: float | None, most: float | None, factor: float | None) -> Backoff | None:
     """Return the pauses before retries; None for the usual ones."""
     given = {"first": first, "most": most, "factor": factor}
-    options = {name: value for name, value in given.items() if value is not None}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if not options:
         return None
     if first is not None and most is not None and first > most:

@@ -101,7 +101,7 @@ class EventSteps(StepSender):
             force: Ignore the bound.
             expected: The queue must have been created.
             on_answer: Receives the answer.
-            back: They were popped before, so neither the bound nor the end of the queue matters. Then each is followed by
+            back: They were popped before, so neither the bound nor the end of the queue matters. Each has a third part:
                 what the queue had noted of when it expires.
         """
         how = b"2" if back else flag(force)
