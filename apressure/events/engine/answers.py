@@ -123,7 +123,7 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:  # noqa: PLR0912 (o
         case b"events":
             ids, contents, attempts, dead, *more = answer[1:]
             events = [Event(*one, token) for one in zip(ids, contents, attempts, strict=True)]
-            if more and more[0]:
+            if more:
                 events = [event._replace(expires=kept) for event, kept in zip(events, more[0], strict=True)]
             return Popped(events, dead)
         case b"event":

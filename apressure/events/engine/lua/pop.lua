@@ -6,7 +6,7 @@
 --       9 how many claims the caller has in hand, if it waits for those of others when the queue is closed, or '',
 --       10 '1' to take no more than the caller's share, where several consumers are registered
 -- Returns: {'events', {ids}, {contents}, {attempts}, dead letters as `told` returns them, what EXPIRES had of those that
---          were acknowledged at once, or {}} (without ids: there may be more, try again) |
+--          were acknowledged at once, if any expires} (without ids: there may be more, try again) |
 --          {'empty', milliseconds, 1 if the queue was created} (to one that does not wait) |
 --          {'watch', milliseconds, created} (watch the queue) | {'turn', milliseconds, created} (wait in line) |
 --          {'draining', milliseconds, created} (closed and empty, but others have events, or some are delayed) |
@@ -42,7 +42,8 @@ if call('EXISTS', PAUSED) == 1 then
   return {'paused', due(), created and 1 or 0}
 end
 
-local ids, contents, attempts, dead, looked, bytes, kept = {}, {}, {}, {}, 0, 0, {}
+local ids, contents, attempts, dead, looked, bytes = {}, {}, {}, {}, 0, 0
+local kept, expires = {}, false
 local most = tonumber(ARGV[3])
 if most > 1 and ARGV[10] == '1' then
   most = math.min(most, math.max(1, math.ceil(call('LLEN', UNCLAIMED) / math.max(1, call('ZCARD', CONSUMERS)))))
@@ -73,7 +74,8 @@ while #ids < most and looked < 2 * CHUNK and bytes < 1048576 do
       dead[#dead + 1] = {some[i], found[i], attempt - 1}
     elseif claim(some[i], token, lease) then
       ids[#ids + 1], contents[#contents + 1], attempts[#attempts + 1] = some[i], found[i], attempt
-      if expiring and lease == 0 then kept[#ids] = ends[i] or '' end
+      kept[#ids] = lease == 0 and ends[i] or ''
+      expires = expires or kept[#ids] ~= ''
       bytes = bytes + #found[i]
     end
   end
@@ -103,7 +105,7 @@ end
 if looked > 0 then
   wake_putters(bound)
   if place ~= '' then pass_on(place) end
-  return {'events', ids, contents, attempts, told(dead), kept}
+  return {'events', ids, contents, attempts, told(dead), expires and kept or nil}
 end
 local again = due()
 if is_closed() then
