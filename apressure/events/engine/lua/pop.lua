@@ -74,8 +74,10 @@ while #ids < most and looked < 2 * CHUNK and bytes < 1048576 do
       dead[#dead + 1] = {some[i], found[i], attempt - 1}
     elseif claim(some[i], token, lease) then
       ids[#ids + 1], contents[#contents + 1], attempts[#attempts + 1] = some[i], found[i], attempt
-      kept[#ids] = lease == 0 and ends[i] or ''
-      expires = expires or kept[#ids] ~= ''
+      if expiring and lease == 0 then
+        kept[#ids] = ends[i] or ''
+        expires = expires or ends[i]
+      end
       bytes = bytes + #found[i]
     end
   end

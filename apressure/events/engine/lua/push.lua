@@ -15,9 +15,12 @@ if #ids > 0 then
   respect_memory_limit()
   publish(ids)
   forget_attempts(ids)
+  local ends = {}
   for i = 1, ARGV[4] == '2' and #ids or 0 do
-    if ARGV[places[i] + 2] ~= '' then call('HSET', EXPIRES, ids[i], ARGV[places[i] + 2]) end
+    local entry = ARGV[places[i] + 2]
+    if entry ~= '' then ends[#ends + 1], ends[#ends + 2] = ids[i], entry end
   end
+  push('HSET', EXPIRES, ends)
   push('HSET', ITEMS, pairs_)
   push(ARGV[3] == '1' and 'RPUSH' or 'LPUSH', UNCLAIMED, ids)
   promote()
