@@ -237,6 +237,10 @@ class StorageError(QueueError, OSError):
         return _rebuild, (type(self), self.args, {**self.__dict__, "errno": self.errno})
 
 
+class UnsupportedError(QueueError, NotImplementedError):
+    """This kind of queue cannot do that. The error says why, and what can."""
+
+
 class ClientClosedError(PressureError):
     """The client was closed (`aclose()`, or its `async with` ended) before or during the operation."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, Final, Literal
 
-Cause = Literal["full", "empty", "paused", "role"]
+Cause = Literal["full", "empty", "limited", "paused", "role"]
 
 _CAUSES: Final[dict[str, Cause]] = {
     "full": "full",
@@ -20,6 +20,7 @@ _CAUSES: Final[dict[str, Cause]] = {
     "watch": "empty",
     "turn": "empty",
     "draining": "empty",
+    "limited": "limited",
     "paused": "paused",
     "producer": "role",
     "consumer": "role",
@@ -38,12 +39,14 @@ class BlockedSeconds:
     Attributes:
         full: Puts, since the queue was full.
         empty: Gets and consumers, since nothing waited.
+        limited: Consumers, since the limits of the queue kept its messages.
         paused: Consumers, since the queue was paused.
         role: Operations, since another client had the role that they need.
     """
 
     full: float = 0.0
     empty: float = 0.0
+    limited: float = 0.0
     paused: float = 0.0
     role: float = 0.0
 

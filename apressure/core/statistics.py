@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from apressure.concurrency.blocked import NOT_BLOCKED, Blocked, BlockedSeconds
+from apressure.core.limits import UNLIMITED, Limits
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,7 @@ class BoundedStatistics(Statistics):
         expired: Messages that have expired since the queue was created: they became dead letters instead of being
             delivered. Those that no consumer has come upon are not counted yet.
         schedules: How many schedules it has; 0 where this object cannot see them.
+        limits: How many messages it hands out: its rate, its concurrency, and whether it is held.
     """
 
     bound: int
@@ -60,6 +62,7 @@ class BoundedStatistics(Statistics):
     next_due: float | None = None
     expired: int = 0
     schedules: int = 0
+    limits: Limits = UNLIMITED
 
 
 def figures(

@@ -15,7 +15,8 @@ from apressure.exceptions import PressureError, QueueEmptyError, QueueFullError,
 T = TypeVar("T")
 
 Reason = Literal[
-    "full", "few", "room", "empty", "watch", "turn", "draining", "paused", "open", "producer", "consumer", "share",
+    "full", "few", "room", "empty", "watch", "turn", "draining", "limited", "paused", "open", "producer", "consumer",
+    "share",
 ]  # fmt: skip
 
 ROLE_OF: Final[dict[Reason, Role]] = {"producer": "producer", "consumer": "consumer", "share": "consumer"}
@@ -40,13 +41,15 @@ class Wait(NamedTuple):
         reason: Why the step cannot go on: the queue is full, has too few free places, is empty or still open, or
             another client holds the role. `"room"`: delayed messages take the free places. `"watch"`: it is empty,
             and this client is the one that watches it. `"turn"`: it is empty, and another client watches it.
-            `"draining"`: it is closed and empty, and others have something that may come back. `"paused"`:
-            consumers are to take nothing. `"share"`: a client that does not share the consumer role holds it.
+            `"draining"`: it is closed and empty, and others have something that may come back. `"limited"`: messages
+            wait, and the limits of the queue keep them. `"paused"`: consumers are to take nothing. `"share"`: a client
+            that does not share the consumer role holds it.
         lease: Milliseconds until the next try is worth it in any case: a lease expires, or the client that watches
             counts as dead. None where there is no such time.
         created: The queue was created, and the format has queues that were not: then a wait ends when it is deleted.
         holder: Who holds the role, as the server shows it.
-        due: Milliseconds until a delayed message is due; None if there is none, or another client sees to it.
+        due: Milliseconds until a delayed message is due, or the limits allow another one; None if there is no such
+            time, or another client sees to it.
     """
 
     reason: Reason
@@ -61,6 +64,9 @@ class Wait(NamedTuple):
             return QueueFullError(f"the queue {name!r} is full", name=name, accepted=accepted)
         if self.reason in ("empty", "watch", "turn", "draining"):
             return QueueEmptyError(f"the queue {name!r} is empty", name=name)
+        if self.reason == "limited":
+            when = "when one of those in flight is settled" if self.due is None else f"in {self.due / 1000:g} s"
+            return QueueEmptyError(f"the limits of the queue {name!r} keep its messages: try again {when}", name=name)
         if self.reason == "paused":
             return QueueEmptyError(f"the queue {name!r} is paused: consumers get nothing before resume()", name=name)
         if self.reason == "open":
@@ -221,7 +227,7 @@ class ServerWaits(Waits):
 
     def drop(self, wait: Wait) -> None:
         """A step has been answered with this, and nobody waits for it: another client watches the queue."""
-        if wait.reason == "watch":
+        if wait.reason in ("watch", "limited"):
             self.watching = True
             self.leave(False)
 
@@ -233,7 +239,7 @@ class ServerWaits(Waits):
 
     def _noted(self, wait: Wait, noted: list[int]) -> tuple[tuple[Any, ...], list[int]]:
         """Return the waiters for a wait, and what `note` has returned for them."""
-        self.watching = self.watching or wait.reason == "watch"
+        self.watching = self.watching or wait.reason in ("watch", "limited")
         waiters = self._waiters[wait.reason]
         return waiters, [noted[self._all.index(waiter)] for waiter in waiters]
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from apressure import validation
 from apressure.concurrency import background
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from apressure.pressure.delivery import Delivery
     from apressure.pressure.engine.engine import Scripted
     from apressure.pressure.engine.plain.engine import Plain
+    from apressure.pressure.leases.lease import Lease
     from apressure.pressure.statistics import QueueStatistics
 
 T = TypeVar("T")
@@ -139,6 +140,10 @@ class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic
 
     async def _revive(self, revival: Revival, timeout: float | None) -> None:
         await revival.go_on(timeout)
+
+    def _give_back_unseen(self) -> None:
+        if (lease := self._engine.held.get("consumer")) is not None:
+            cast("Lease", lease).settling.return_buffer()
 
     # What is behind puts.
 

@@ -6,6 +6,7 @@ import dataclasses
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from apressure.core.limits import read_limits
 from apressure.core.statistics import BoundedStatistics
 from apressure.exceptions import ServerError
 
@@ -81,7 +82,7 @@ def from_snapshot(name: str, snapshot: list[Any], **own: Any) -> QueueStatistics
     Raises:
         ServerError: The bound or a statistic is not an integer.
     """
-    bound, length, closed, in_flight, counters, producer, consumer, members, paused, delayed, next_due = snapshot
+    bound, length, closed, in_flight, counters, producer, consumer, members, paused, delayed, next_due = snapshot[:11]
     own |= {what: _number(name, f"stats:{what}", number) for what, number in zip(_COUNTED, counters, strict=True)}
     return QueueStatistics(
         name=name,
@@ -94,6 +95,7 @@ def from_snapshot(name: str, snapshot: list[Any], **own: Any) -> QueueStatistics
         members=tuple(map(_member, sorted(members, key=lambda member: int(member[1])))),
         in_flight=in_flight,
         delayed=delayed,
+        limits=read_limits(*snapshot[11]),
         next_due=None if next_due < 0 else next_due / 1000,
         **own,
     )

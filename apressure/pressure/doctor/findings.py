@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from apressure.core.limits import UNLIMITED, read_limits
 from apressure.exceptions import ROLES, Role
 from apressure.pressure.doctor.words import Finding, FindingKind, duration, finding, quoted, shown, text_of
 from apressure.pressure.engine.keys import Keys
@@ -63,7 +64,7 @@ class Snapshot:
     """
 
     def __init__(self, name: str, keys: Keys, answer: list[Any]) -> None:
-        now, marks, seen, producer, consumer, collision, apart, redelivered, members, delayed = answer
+        now, marks, seen, producer, consumer, collision, apart, redelivered, members, delayed, said = answer
         self.name = name
         self.keys = keys
         self.now: int = now
@@ -87,6 +88,10 @@ class Snapshot:
         """How many messages wait."""
         self.in_flight = self.at[keys.inflight].size + self.at[keys.apart].size
         """How many messages are in flight."""
+        self.paused: bytes = said[0]
+        """Since when it is paused, and by which client; empty if it is not."""
+        self.limits = read_limits(*said[1]) if said[1] else UNLIMITED
+        """How many messages it hands out."""
 
     @property
     def exists(self) -> bool:
@@ -312,11 +317,13 @@ class _Judge:
         snapshot = self._snapshot
         if snapshot.bound and snapshot.length > snapshot.bound:
             yield self._found("overfull")
-        if self._there(self._keys.paused):
-            since, _, uid = snapshot.at[self._keys.paused].value.partition(b":")
+        if snapshot.paused:
+            since, _, uid = snapshot.paused.partition(b":")
             ago = f" for {duration(snapshot.now - int(since))}" if re.fullmatch(rb"[0-9]{1,13}", since) else ""
             by = f" by {text_of(uid)!r}" if uid else ""
             yield self._found("paused", by=by, ago=ago, queue=shlex.quote(snapshot.name))
+        if snapshot.limits != UNLIMITED:
+            yield self._found("limited", limits=snapshot.limits, queue=shlex.quote(snapshot.name))
 
     def _remains(self) -> Iterator[Finding]:
         """What is left of a queue that does not exist."""

@@ -12,9 +12,9 @@ from apressure.exceptions import Role
 FindingKind = Literal[
     "abandoned_claim", "broken_bound", "broken_statistic", "collision", "dead_letters", "delayed", "doubled_token",
     "expired_lease", "expired_member", "extra_permits", "foreign_entry", "half_created", "half_deleted", "in_flight",
-    "late_schedule", "leased", "leftovers", "lost_permit", "negative_bound", "orphaned_items", "overdue",
-    "overfull", "overlong_lease", "paused", "spark_batches", "stuck_role", "unconsumed", "unfinished", "waiting_role",
-    "wrong_type",
+    "late_schedule", "leased", "leftovers", "limited", "lost_permit", "negative_bound", "orphaned_items",
+    "overdue", "overfull", "overlong_lease", "paused", "spark_batches", "stuck_role", "unconsumed", "unfinished",
+    "waiting_role", "wrong_type",
 ]  # fmt: skip
 
 How = Literal["automatic", "holder", "by hand", "none"]
@@ -173,6 +173,10 @@ SENTENCES: Final = {
         "The lease of {holder!r} on the {role} role ends too late: the server's clock was set back.",
         "Repairing makes it end in {left} unless it is renewed, as does any operation of an apressure client.",
         "shortened the lease of {text!r} on the {role} role to its duration",
+    ),
+    "limited": _note(
+        "Consumers of apressure get {limits}.",
+        "To change that: apressure limit {queue}; --help says how.",
     ),
     "paused": _note(
         "The queue has been paused{by}{ago}: consumers of apressure take nothing.",

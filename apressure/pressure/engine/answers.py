@@ -41,7 +41,7 @@ def read(answer: Any, name: str, role: Role | None) -> Any:
             return answer[1] if len(answer) == 2 else answer[1:]
         case b"messages":
             return answer[1] if len(answer) == 2 else list(itertools.chain.from_iterable(answer[1:]))
-        case b"full" | b"few" | b"room" | b"empty" | b"watch" | b"turn" | b"draining" | b"paused":
+        case b"full" | b"few" | b"room" | b"empty" | b"watch" | b"turn" | b"draining" | b"limited" | b"paused":
             lease, due = (value if value >= 0 else None for value in (*answer[1:], -1, -1)[:2])
             return Wait(answer[0].decode(), lease, due=due)  # type: ignore[arg-type]
         case b"large":

@@ -217,6 +217,9 @@ class Scripted(Engine):
     async def pause(self, pausing: bool, expected: bool = True) -> bool:  # noqa: ARG002
         return await self.steps.pause(pausing)
 
+    async def limit(self, changes: dict[str, int | None], expected: bool) -> None:  # noqa: ARG002
+        await self.steps.limit(changes)
+
     async def close(self, expected: bool = True, timeout: float | None = None, token: bytes = b"") -> None:  # noqa: ARG002
         await self.waits.until(lambda: self.steps.close(token), timeout, self.name)
 

@@ -24,7 +24,7 @@ _OURS: Final = {
     "producer_claim": "list", "consumer_claim": "list",
     "producer_claim_until": "string", "consumer_claim_until": "string",
     "inflight": "list", "apart": "hash", "redelivered": "list",
-    "paused": "string",
+    "control": "hash",
     "delayed": "zset", "popped": "string", "sooner": "list", "room": "list",
 }  # fmt: skip
 _COUNTERS: Final = tuple(suffix.replace("stats:", "stats_") for suffix in _SPECIFIED if suffix.startswith(":stats:"))
@@ -45,7 +45,7 @@ class Keys:
         not_full: The list that holds a token while there is room.
         closed: The list that is not empty when the queue is closed.
         ours: The keys of ours: leases, claims and what is in flight.
-        paused: Ours: the string that pauses the queue; it says since when, and which client did that.
+        control: Ours: the hash that says whether the queue is paused, since when, and by which client; and its limits.
         delayed: Ours: the sorted set of the messages that wait for their time, by that time.
 
     Raises:
@@ -70,7 +70,7 @@ class Keys:
         self.statistics = self.specified[6:10]
         self.not_full, self.closed = self.specified[10:]
         self.ours = tuple(map(self._of_ours, _OURS))
-        self.paused, self.delayed = self.ours[9:11]
+        self.control, self.delayed = self.ours[9:11]
 
     def holder(self, role: str) -> bytes:
         """The string that names the role's holder, or its last one."""
@@ -147,7 +147,7 @@ class Keys:
         """The KEYS of a wait in `lua/look.lua`."""
         return (
             self.bound, self.messages, self.closed, self.not_full, *self.ours[:4], self.inflight, self.apart,
-            *self.line(), self.delayed,
+            *self.line(), self.delayed, self.control,
         )  # fmt: skip
 
     def for_script(self, sequence: str) -> tuple[bytes, ...]:

@@ -29,7 +29,7 @@ def _changed(answer: Any) -> bool:
 
 def acknowledged(answer: Any) -> bool:
     """The same for a receive with acknowledgements: it has carried them out, even if it received nothing."""
-    return answer[:1] in ([b"ok"], [b"empty"], [b"watch"], [b"turn"], [b"draining"], [b"paused"], [b"closed"])
+    return answer[0] in (b"ok", b"empty", b"watch", b"turn", b"draining", b"limited", b"paused", b"closed")
 
 
 _DURABLE = dict.fromkeys(

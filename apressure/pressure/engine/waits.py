@@ -35,7 +35,7 @@ Noted = list[int]
 _MANY: Final = 8
 """How many looks a queue object keeps for the next wait: one for each reason, and some for leases."""
 
-LOOKED_AT: Final = frozenset[Reason](("full", "room", "empty", "watch", "turn", "open"))
+LOOKED_AT: Final = frozenset[Reason](("full", "room", "empty", "watch", "turn", "limited", "open"))
 """The reasons for which `lua/look.lua` says when it is time to try again."""
 
 
@@ -142,6 +142,7 @@ class Waits(waiting.ServerWaits):
             "watch": (messages, closed, sooner),
             "turn": (turns, closed),
             "draining": (turns, sooner),
+            "limited": (sooner, closed),
             "paused": (resumed,),
             "open": (closed,),
             "producer": (self._claims["producer"],),
@@ -192,7 +193,7 @@ class Waits(waiting.ServerWaits):
             on_answer = functools.partial(self._looked, reason)
             look = Look(self._looked_at, (reason, token, self.place), on_answer)
             self._looks[reason, token] = look
-        look.often = reason in ("turn", "watch")  # until the first look knows whether others wait in line
+        look.often = reason in ("turn", "watch", "limited")  # until the first look knows whether others wait in line
         return look
 
     def _looked(self, reason: Reason, look: Look, answer: int) -> None:

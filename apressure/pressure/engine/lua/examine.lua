@@ -5,7 +5,8 @@
 -- Returns: {'ok', {milliseconds of the server's clock, {mark of all keys, of the producer's, of the consumer's}, {for
 --          each of the first 26 keys: {type, size, value}}, {producer's lease}, {consumer's lease}, index of a
 --          colliding key or 0, number of foreign entries of apart, number of foreign entries of redelivered, {members
---          of the clients that share the consumer role}, number of foreign entries of delayed}} with a lease as {uid,
+--          of the clients that share the consumer role}, number of foreign entries of delayed, {since when and by whom it
+--          is paused or '', limits as `told_limits` returns them}}} with a lease as {uid,
 --          since when or -1, milliseconds until its end, 1 if its deadline is further away or 0}, or {uid} if it
 --          cannot be read, or {} if there is none, and a member as {uid, since when, milliseconds until its end}, or
 --          {} if it cannot be read
@@ -28,5 +29,6 @@ for i = 1, 26 do seen[i] = state_of(KEYS[i]) end
 local marks = {mark({unpack(KEYS, 1, 26)}), mark_of(PRODUCER), mark_of(CONSUMER)}
 local other = collision(28)
 local fields, entries, _, later = foreign()
+local said = call('TYPE', CONTROL).ok == 'hash' and {call('HGET', CONTROL, 'paused') or '', told_limits()} or {'', {}}
 return {'ok', {now(), marks, seen, lease_of(PRODUCER), lease_of(CONSUMER), other and other - 27 or 0,
-        #fields, #entries, shares, #later}}
+        #fields, #entries, shares, #later, said}}

@@ -5,17 +5,20 @@
 --       wait
 -- Returns: {'messages', {messages}...} | {'empty'} (to a client that does not wait) |
 --          {'watch', -1, due} (watch the queue) | {'turn', milliseconds} (wait in line, and try again after that) |
---          {'draining', -1, due} (closed, and some are delayed) | {'paused'} | {'closed'} | {'missing'} |
+--          {'draining', -1, due} (closed, and some are delayed) | {'limited', -1, due} (some wait, but the limits of
+--          the queue keep them) | {'paused'} | {'closed'} | {'missing'} |
 --          {'corrupt', why} |
 --          {'busy', role, holder, milliseconds of its lease or -1};
---          with the milliseconds after which a delayed message is due, or -1
+--          with the milliseconds after which a delayed message is due, or another message may be taken, or -1
 local claimed = ARGV[2]
 local bound, wrong, length, permits = check(CONSUMER)
 if wrong then return refuse(wrong, CONSUMER, claimed, '', bound) end
 local closed, usual, leased = survey(bound)
 if not usual then length, permits = nil, nil end  -- healing may have changed them
 local place = ARGV[5]
-if is_paused(usual) then
+wrong = not usual and damaged_limits()
+if wrong then return refuse(wrong, CONSUMER, claimed, '', bound) end
+if not usual and is_paused() then
   ignore_memory_limit()
   unclaim(CONSUMER, claimed)
   if place ~= '' then pass_on(place) end  -- it waits for the end of the pause now
@@ -33,12 +36,15 @@ end
 ignore_memory_limit()
 unclaim(CONSUMER, claimed)
 call('SET', KEYS[HOLDER + CONSUMER], ARGV[1])
-local chunks, messages, bytes = pop(tonumber(ARGV[3]))
+local allowed = not usual and allowance()
+local chunks, messages, bytes = pop(math.min(tonumber(ARGV[3]), allowed and allowed.most or math.huge))
+spend(allowed, messages)
 if not usual and messages > 0 then
   shift(messages)
   if call('LLEN', LIST) == 0 and call('EXISTS', POPPED) == 1 then call('DEL', REDELIVERED, POPPED) end
 end
 normalise(bound, length and length - messages, permits, messages > 0)
+if allowed and messages == 0 and call('LLEN', LIST) > 0 then return limited(allowed, place, -1) end
 if messages == 0 and closed == 0 then
   if place == '' then return {'empty'} end
   local left = watched_by_another(place)

@@ -1,8 +1,8 @@
 -- Shall operations that wait try their steps again? One look for many queues, so that each wait may last long. It also
 -- keeps the watch of clients that watch a queue. What it cannot judge is worth a try: a damaged queue disturbs no other
--- KEYS: those of the prelude that matter here, 13 for each wait: :bound, the messages, :closed, :not_full,
---       producer_lease, consumer_lease, producer_claim, consumer_claim, inflight, apart, turns, watch, delayed
--- ARGV: 1... 3 for each wait: why it waits ('full', 'room', 'empty', 'watch', 'turn' or 'open'), token of the lease
+-- KEYS: those of the prelude that matter here, 14 for each wait: :bound, the messages, :closed, :not_full,
+--       producer_lease, consumer_lease, producer_claim, consumer_claim, inflight, apart, turns, watch, delayed, control
+-- ARGV: 1... 3 for each wait: why it waits ('full', 'room', 'empty', 'watch', 'turn', 'limited' or 'open'), token of the lease
 --       that it waits under or '', place of its client in the line
 -- Returns: one number for each wait: milliseconds after which to try | -1 (no reason to try) |
 --          -2 (try now: what it waits for is there, so its blocked command must have ended) |
@@ -11,7 +11,7 @@ local waits = #ARGV / 3
 
 -- Is there any of a wait's keys from KEYS[first] to KEYS[last]?
 local function any(wait, first, last)
-  return call('EXISTS', unpack(KEYS, 13 * wait + first, 13 * wait + last)) > 0
+  return call('EXISTS', unpack(KEYS, 14 * wait + first, 14 * wait + last)) > 0
 end
 
 -- Is a role in a state that needs no step: free, or under a lease that has not expired?
@@ -27,7 +27,7 @@ end
 
 local function look(wait, bound, usual, watched)
   local why, token = ARGV[3 * wait + 1], ARGV[3 * wait + 2]
-  local k = 13 * wait
+  local k = 14 * wait
   if not bound then return 0 end
   if why == 'open' then return any(wait, 3, 3) and -2 or -1 end
   local later = not usual and redis.pcall('ZCARD', KEYS[k + 13]) or 0
@@ -42,9 +42,13 @@ local function look(wait, bound, usual, watched)
     bound = tonumber(bound)
     if type(length) ~= 'number' or not bound or bound <= 0 or length < bound then return 0 end
   elseif not usual then
-    local sought = why == 'turn' and 11 or 2
-    if any(wait, sought, sought) then return -2 end
-    if any(wait, 2, 2) then return 0 end
+    local sought, limits = why == 'turn' and 11 or 2, any(wait, 14, 14)
+    if why == 'limited' then
+      if not limits then return 0 end
+    else
+      if any(wait, sought, sought) then return -2 end
+      if any(wait, 2, 2) and not limits then return 0 end
+    end
     if later > 0 and tonumber(call('ZRANGE', KEYS[k + 13], 0, 0, 'WITHSCORES')[2]) <= now() then return 0 end
   end
   if not usual or token ~= '' then
@@ -54,11 +58,12 @@ local function look(wait, bound, usual, watched)
     if not at_rest(KEYS[k + 5], producer) or not at_rest(KEYS[k + 6], consumer) then return 0 end
     if any(wait, 9, 10) and not any(wait, 6, 6) then return 0 end
   end
-  if why == 'watch' and not watched or why ~= 'watch' and why ~= 'turn' then return -1 end
+  local watches = why == 'watch' or why == 'limited'
+  if watches and not watched or not watches and why ~= 'turn' then return -1 end
   local watch, place = redis.pcall('HMGET', KEYS[k + 12], 'id', 'until', 'others'), ARGV[3 * wait + 3]
   if watch.err then return 0 end
   local left, answer = (natural(watch[2]) or 0) - now(), -3
-  if why == 'watch' then
+  if watches then
     -- While no other client waits, nothing is written: then the watch expires, which no client needs to know.
     if watch[1] and watch[1] ~= place then return 0 end
     if not watch[1] or (natural(watch[3]) or 0) <= now() then return -1 end
@@ -67,7 +72,7 @@ local function look(wait, bound, usual, watched)
     if left < LOOK_MS then answer = left end  -- before the next look
   end
   call('HDEL', KEYS[k + 12], '')  -- as in `ignore_memory_limit`
-  call('HSET', KEYS[k + 12], why == 'watch' and 'until' or 'others', now() + WATCH_MS)
+  call('HSET', KEYS[k + 12], watches and 'until' or 'others', now() + WATCH_MS)
   call('PEXPIRE', KEYS[k + 12], 2 * WATCH_MS)
   return answer
 end
@@ -75,7 +80,7 @@ end
 -- In the usual case three commands know all that matters of all queues.
 local bounds, unusual, watches = {}, {}, {}
 for wait = 0, waits - 1 do
-  local k, why = 13 * wait, ARGV[3 * wait + 1]
+  local k, why = 14 * wait, ARGV[3 * wait + 1]
   bounds[wait + 1], watches[wait + 1] = KEYS[k + 1], KEYS[k + 12]
   for i = 3, 10 do
     if i ~= 4 or why == 'full' then unusual[#unusual + 1] = KEYS[k + i] end
@@ -83,6 +88,7 @@ for wait = 0, waits - 1 do
   if why ~= 'full' and why ~= 'open' then
     unusual[#unusual + 1] = KEYS[k + 2]
     unusual[#unusual + 1] = KEYS[k + 13]
+    unusual[#unusual + 1] = KEYS[k + 14]
   end
   if why == 'turn' then unusual[#unusual + 1] = KEYS[k + 11] end
 end

@@ -104,6 +104,7 @@ end
 switch_to(28)
 forget_failures(ranges, 1, #ranges, KEYS[56])
 acknowledge(ranges, 1, #ranges)
+wake_limited()
 if shared then
   -- The member's record may go on to name what was moved: that is no longer APART. Members may wait for the end.
   TURNS = KEYS[55]

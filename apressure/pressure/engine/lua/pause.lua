@@ -5,9 +5,9 @@
 local before = recall_number(ARGV[2], ARGV[3])
 if before then return before end
 if call('EXISTS', BOUND) == 0 then return {'missing'} end
-if call('EXISTS', PAUSED) == 1 then return 0 end
+if is_paused() then return 0 end
 ignore_memory_limit()  -- consumers of a full server can be stopped, too
 call('DEL', KEYS[28])
-call('SET', PAUSED, now() .. ':' .. ARGV[1])
+call('HSET', CONTROL, 'paused', now() .. ':' .. ARGV[1])
 record(ARGV[2], 1)
 return 1

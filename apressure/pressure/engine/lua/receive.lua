@@ -9,7 +9,7 @@
 --       11... acknowledged ranges (first, last, bytes)
 -- Returns: {'ok', {{messages}...}, {attempts} or {} (each the first), dead letters as `take` returns them} (without
 --          messages: there may be more, try again) | {'empty', -1, due} |
---          {'draining', -1, due} (closed and empty, but some are delayed) | {'paused'} | {'closed'} | {'missing'} |
+--          {'draining', -1, due} (closed and empty, but some are delayed) | {'limited', -1, due} (as in get.lua) | {'paused'} | {'closed'} | {'missing'} |
 --          {'corrupt', why} | {'lost'} |
 --          {'dead', why they cannot be moved} | {'busy', role, holder, milliseconds of its lease or -1};
 --          with the milliseconds after which a delayed message is due, or -1
@@ -28,7 +28,9 @@ if mine and (not next_there or next_there - next_number > flying) then
   return {'lost'}
 end
 local closed, usual = survey(bound, false, mine and CONSUMER or nil)
-local paused = is_paused(usual)
+wrong = not usual and damaged_limits()
+if wrong then return refuse(wrong, CONSUMER, claimed, mine and token or '', bound) end
+local paused = not usual and is_paused()
 if paused and not mine and ARGV[3] == '1' then
   unclaim(CONSUMER, claimed)
   return {'paused'}
@@ -64,6 +66,7 @@ if not mine then
        'duration', ARGV[6], 'next', next_there)
 end
 acknowledge(ARGV, 11, #ARGV)
+local allowed = not usual and allowance(in_flight())
 
 local chunks, messages, attempts, dead = {}, 0, {}, 0
 -- A replica that took over may not have received the latest deliveries. Then numbers go on where the client is, or its
@@ -83,7 +86,9 @@ if number > next_number then
 else
   local taken = 0
   if not paused then
-    chunks, messages, attempts, taken, dead = take(tonumber(ARGV[5]), again, 28, limit)
+    local most = math.min(tonumber(ARGV[5]), allowed and allowed.most or math.huge)
+    if most > 0 then chunks, messages, attempts, taken, dead = take(most, again, 28, limit) end
+    spend(allowed, messages)
   end
   if #attempts > 0 or number > next_there then set_apart(numbers()) end
   local fields = {}
@@ -101,5 +106,8 @@ if messages == 0 and not hold and call('EXISTS', INFLIGHT, APART) == 0 then
 else
   call('HSET', KEYS[LEASE + CONSUMER], 'deadline', now() + ARGV[6], 'duration', ARGV[6], 'next', number)
 end
-if messages == 0 and dead == 0 then return paused and {'paused'} or nothing() end
+if messages == 0 and dead == 0 then
+  if allowed and not paused and call('LLEN', LIST) > 0 then return limited(allowed, nil, -1) end
+  return paused and {'paused'} or nothing()
+end
 return {'ok', chunks, attempts, dead}

@@ -10,7 +10,7 @@
 --          the first}
 --          (without messages: there may be more, try again) | {'empty', milliseconds} (to one that does not wait) |
 --          {'watch', milliseconds, due} (watch the queue) | {'turn', milliseconds} (wait in line) |
---          {'paused', milliseconds} | {'draining', milliseconds, due} (closed and empty, but other members have
+--          {'limited', milliseconds, due} (as in get.lua) | {'paused', milliseconds} | {'draining', milliseconds, due} (closed and empty, but other members have
 --          messages, which may come back, or some are delayed) |
 --          {'closed'} | {'missing'} | {'corrupt', why} | {'lost'} | {'dead', why they cannot be moved};
 --          with the milliseconds after which another member may turn out to be dead, and those after which a delayed
@@ -27,6 +27,8 @@ if lease[1] ~= SHARED or not (next_number and me) or late then return {'lost'} e
 
 ignore_memory_limit()
 local closed, usual = survey(bound, false, CONSUMER)
+wrong = not usual and damaged_limits()
+if wrong then return wrong end
 renew_member(me, ARGV[4])
 write_member(token, me)
 if sequence == me.sequence and me.count > 0 then
@@ -54,7 +56,7 @@ local ranges, unknown = split(rest, ranges_in(ARGV, 11, hand_to, 2))
 put_back(numbers_in(unknown), tonumber(ARGV[9]))
 me.sequence, me.count, me.ranges = sequence, 0, ranges
 
-if is_paused(usual) then
+if not usual and is_paused() then
   write_member(token, me)
   normalise(bound)
   if closed == 1 and acknowledged > 0 then wake(TURNS, member_count() - 1) end
@@ -69,7 +71,15 @@ if why then
 end
 -- A member takes no more than its share of what waits.
 local most = math.ceil(call('LLEN', LIST) / member_count())
-local chunks, messages, attempts, taken, dead = take(math.min(tonumber(ARGV[3]), math.max(1, most)), again, 30, limit)
+most = math.min(tonumber(ARGV[3]), math.max(1, most))
+local allowed = not usual and allowance(in_flight())
+if allowed then
+  if acknowledged > 0 then wake_limited() end
+  most = math.min(most, allowed.most, share_of(allowed, place, ranges))
+end
+local chunks, messages, attempts, taken, dead = {}, 0, {}, 0, 0
+if most > 0 then chunks, messages, attempts, taken, dead = take(most, again, 30, limit) end
+spend(allowed, messages)
 local first = math.max(next_number, tonumber(ARGV[9]))
 local fields = {}
 for i = 1, #chunks do
@@ -96,6 +106,7 @@ if messages > 0 or dead ~= 0 then
   pass_on(place)
   return {'ok', chunks, attempts, dead, first}
 end
+if allowed and call('LLEN', LIST) > 0 then return limited(allowed, place, due()) end
 if closed == 0 then
   if place == '' then return {'empty', due()} end
   local left = watched_by_another(place)

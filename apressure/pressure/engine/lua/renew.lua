@@ -1,7 +1,7 @@
 -- Renew the lease of a role while its owner's event loop is blocked. The lease never gets shorter.
 -- KEYS: those of the prelude
 -- ARGV: 1 role, 2 lease token, 3 milliseconds of the lease
--- Returns: 1 | 2 if it is the consumer's, and the queue is paused | {'missing'} | {'lost'}
+-- Returns: 1 | 2 if it is the consumer's, and the queue is paused or held | {'missing'} | {'lost'}
 local role = ARGV[1] == 'producer' and PRODUCER or CONSUMER
 if call('HGET', KEYS[LEASE + role], 'token') ~= ARGV[2] or unreadable(role) then return {'lost'} end
 if call('EXISTS', BOUND) == 0 then return {'missing'} end
@@ -9,4 +9,4 @@ if call('EXISTS', BOUND) == 0 then return {'missing'} end
 local milliseconds = math.max(tonumber(ARGV[3]), lasts(role) or 0)
 ignore_memory_limit()
 call('HSET', KEYS[LEASE + role], 'deadline', now() + milliseconds, 'duration', milliseconds)
-return role == CONSUMER and call('EXISTS', PAUSED) + 1 or 1
+return role == CONSUMER and is_halted() + 1 or 1

@@ -1,7 +1,7 @@
 -- Renew the lease of a member while its owner's event loop is blocked. The lease never gets shorter.
 -- KEYS: those of the prelude, 28 turns, 29 watch
 -- ARGV: 1 member's token, 2 milliseconds of the lease
--- Returns: 1 | 2 if the queue is paused | {'missing'} | {'corrupt', why} | {'lost'}
+-- Returns: 1 | 2 if the queue is paused or held | {'missing'} | {'corrupt', why} | {'lost'}
 local lease = call('HMGET', KEYS[LEASE + CONSUMER], 'token', MEMBER .. ARGV[1])
 local me = member_of(lease[2])
 if lease[1] ~= SHARED or not me or unreadable(CONSUMER) then return no_member() end
@@ -15,4 +15,4 @@ renew_member(me, math.max(tonumber(ARGV[2]), math.min(me.deadline - now(), me.du
 write_member(ARGV[1], me)
 -- If all other members are blocked, too, no other step heals a dead one.
 heal_members_in_time(bound)
-return call('EXISTS', PAUSED) + 1
+return is_halted() + 1

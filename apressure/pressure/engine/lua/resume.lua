@@ -5,9 +5,9 @@
 local before = recall_number(ARGV[1], ARGV[2])
 if before then return before end
 if call('EXISTS', BOUND) == 0 then return {'missing'} end
-if call('EXISTS', PAUSED) == 0 then return 0 end
+if not is_paused() then return 0 end
 ignore_memory_limit()
-call('DEL', PAUSED)
+call('HDEL', CONTROL, 'paused')
 wake_paused(KEYS[28])
 record(ARGV[1], 1)
 return 1

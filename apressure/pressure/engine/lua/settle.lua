@@ -5,7 +5,7 @@
 --       4 sequence, 5 '1' if this repeats a step, 6 the first number of deliveries that were never handed out, or 0,
 --       7 number of arguments that acknowledge, 8... acknowledged ranges (first, last, bytes), then
 --       deliveries to give back, as `read_returned` reads them; with 3, errors only say why what goes back failed
--- Returns: number of deliveries settled | {'ok', that number, 1} (the queue is paused) | {'missing'} |
+-- Returns: number of deliveries settled | {'ok', that number, 1} (the queue is paused or held) | {'missing'} |
 --          {'corrupt', why} | {'lost'}
 if ARGV[5] == '1' then
   local before = recall_number(ARGV[4])
@@ -45,5 +45,5 @@ else
   call('HSET', KEYS[LEASE + CONSUMER], 'deadline', now() + ARGV[2], 'duration', ARGV[2])
 end
 record(ARGV[4], settled)
-if not leave and call('EXISTS', PAUSED) == 1 then return {'ok', settled, 1} end
+if heed_control(settled) and not leave then return {'ok', settled, 1} end
 return settled

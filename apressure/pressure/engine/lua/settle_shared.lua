@@ -6,7 +6,7 @@
 --       7 place of this client in the line, 8 number of arguments that acknowledge,
 --       9... acknowledged ranges (first, last, bytes), then what to give back, as `read_returned` reads it; with 3,
 --        errors only say why what goes back failed
--- Returns: number of deliveries settled | {'ok', that number, 1} (the queue is paused) | {'missing'} |
+-- Returns: number of deliveries settled | {'ok', that number, 1} (the queue is paused or held) | {'missing'} |
 --          {'corrupt', why} | {'lost'}
 if ARGV[5] == '1' then
   local before = recall_number(ARGV[4])
@@ -67,5 +67,5 @@ if delayed() > 0 then promote(bound) end
 -- Members that wait for the end learn that it may have come.
 if settled > 0 and left > 0 and call('EXISTS', CLOSED) == 1 then wake(TURNS, left) end
 record(ARGV[4], settled)
-if not leave and call('EXISTS', PAUSED) == 1 then return {'ok', settled, 1} end
+if heed_control(settled) and not leave then return {'ok', settled, 1} end
 return settled

@@ -89,10 +89,10 @@ class Plain(Engine):
             for role in ROLES
         ]
         length, ended = await ask(b"LLEN", keys.messages), await ask(b"EXISTS", keys.closed)
-        paused = False
+        paused, limits = False, (0, 0, 0, 0, 0)
         with contextlib.suppress(PermissionDeniedError):
-            paused = await ask(b"EXISTS", keys.paused)
-        return [bound, length, ended, 0, counters, *roles, [], paused, *await self._delayed()]
+            paused = await ask(b"HEXISTS", keys.control, b"paused")
+        return [bound, length, ended, 0, counters, *roles, [], paused, *await self._delayed(), limits]
 
     async def _delayed(self) -> tuple[int, int]:
         """Return how many messages are delayed, and milliseconds until the first of them is due, or -1."""
@@ -158,6 +158,9 @@ class Plain(Engine):
 
     async def pause(self, pausing: bool, expected: bool = True) -> bool:  # noqa: ARG002
         self.scripted("pause" if pausing else "resume")
+
+    async def limit(self, changes: dict[str, int | None], expected: bool) -> None:  # noqa: ARG002
+        self.scripted("set_rate, set_concurrency and hold")
 
     async def close(self, expected: bool = True, timeout: float | None = None) -> None:  # noqa: ARG002
         async def step(role_lock: RoleLock) -> None:

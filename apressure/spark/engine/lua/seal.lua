@@ -6,7 +6,7 @@
 --       7 how many messages may ever have left the queue, or '' for any number,
 --       8 '1' to seal an empty batch where the queue is closed and empty,
 --       9 the most bytes of the batch or 0; the messages of one step more may be in it
--- Returns: {'sealed', number} | {'more', messages in it so far} | {'empty'} (or paused, or delayed) | {'closed'} (and empty) |
+-- Returns: {'sealed', number} | {'more', messages in it so far} | {'empty'} (or paused, limited or delayed) | {'closed'} (and empty) |
 --          {'fenced', current epoch} | {'behind', number of the last committed batch} | {'missing'} | {'corrupt', why} |
 --          {'busy', role, holder, milliseconds of its lease or -1}
 local GROUP, BATCH = KEYS[28], KEYS[29]
@@ -52,8 +52,12 @@ if ARGV[7] ~= '' then
   local left = integer(KEYS[MESSAGES + 2 * CONSUMER], '0') + in_flight()
   waiting = math.max(0, math.min(length, tonumber(ARGV[7]) - left))
 end
-local paused = is_paused(usual)
+wrong = not usual and damaged_limits()
+if wrong then return refuse(wrong, CONSUMER, claimed, '', bound) end
+local paused = not usual and is_paused()
+local allowed = not (usual or paused) and allowance()  -- a batch in flight is one for the query: only the rate counts
 if paused then waiting = 0 end
+if allowed then waiting = math.min(waiting, allowed.most) end
 if waiting == 0 or is_full() then
   unclaim(CONSUMER, claimed)
   if staged > 0 then return seal() end
@@ -100,6 +104,7 @@ else
   shift(taken)
   if taken == length then call('DEL', REDELIVERED, POPPED) end
 end
+spend(allowed, taken)
 staged = staged + taken
 normalise(bound, length - taken, permits, taken > 0)
 if taken == waiting or is_full() then return seal() end

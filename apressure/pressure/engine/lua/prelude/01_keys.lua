@@ -3,7 +3,7 @@
 -- KEYS: 1 the messages, 2 :bound, 3 :producer, 4 :consumer, 5 :producer_free, 6 :consumer_free,
 --       7-10 :stats:{produced_messages,produced_bytes,consumed_messages,consumed_bytes}, 11 :not_full, 12 :closed,
 --       and ours: 13 producer_lease, 14 consumer_lease, 15 producer_claim, 16 consumer_claim,
---       17 producer_claim_until, 18 consumer_claim_until, 19 inflight, 20 apart, 21 redelivered, 22 paused,
+--       17 producer_claim_until, 18 consumer_claim_until, 19 inflight, 20 apart, 21 redelivered, 22 control,
 --       23 delayed, 24 popped, 25 sooner, 26 room,
 --       27 op;
 --       in steps for messages, for which clients wait in line, then 28 turns, 29 watch
@@ -14,11 +14,11 @@ LIST = KEYS[1]
 -- Deliveries have ascending numbers. INFLIGHT has the latest ones, the newest leftmost, each delivered for the first
 -- time. APART has those that later ones have overtaken, or that had been given back: number -> 'times:message'.
 local INFLIGHT, APART, REDELIVERED = KEYS[19], KEYS[20], KEYS[21]
--- PAUSED exists while consumers of ours take nothing: 'since:uid', with the client that paused the queue.
-local PAUSED = KEYS[22]
+CONTROL = KEYS[22]
 -- DELAYED has messages by the time when they are due, in milliseconds; see `delay`. Other clients do not see them.
 -- POPPED exists while one of them is in the line again; see `attempts_of`. SOONER has a token when a message is due
--- earlier than those know who wait for messages, ROOM when there may be a place again where delayed messages took all.
+-- earlier than those know who wait for messages, or the limits
+-- let one more be handed out; ROOM when there may be a place again where delayed messages took all.
 -- Each client that waits there wakes, since none takes the token. The step that has it wait again deletes it.
 local DELAYED, POPPED, SOONER, ROOM = KEYS[23], KEYS[24], KEYS[25], KEYS[26]
 OP, TURNS, WATCH = KEYS[27], KEYS[28], KEYS[29]
@@ -32,7 +32,7 @@ local function switch_to(first)
   local i = first - 1
   FIRST = first
   LIST, BOUND, NOT_FULL, CLOSED = KEYS[i + 1], KEYS[i + 2], KEYS[i + 11], KEYS[i + 12]
-  INFLIGHT, APART, REDELIVERED, PAUSED = KEYS[i + 19], KEYS[i + 20], KEYS[i + 21], KEYS[i + 22]
+  INFLIGHT, APART, REDELIVERED, CONTROL = KEYS[i + 19], KEYS[i + 20], KEYS[i + 21], KEYS[i + 22]
   DELAYED, POPPED, SOONER, ROOM = KEYS[i + 23], KEYS[i + 24], KEYS[i + 25], KEYS[i + 26]
   HOLDER, FREE, MESSAGES, BYTES, LEASE, CLAIM, CLAIM_UNTIL = i + 3, i + 5, i + 7, i + 8, i + 13, i + 15, i + 17
 end

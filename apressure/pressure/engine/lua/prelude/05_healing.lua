@@ -65,17 +65,17 @@ end
 -- Look for unusual states, and heal the roles if there is one; and put what is due into the line.
 -- mine: the role of this step's own lease, which must not be healed; or nil.
 -- broken: a statistic cannot be used, so nothing is put.
--- Returns: 1 if the queue is closed, or 0; true if all is as usual: no claim, no pause, no producer's lease, nothing
---          healed, nothing delayed; true if the consumer has a lease
+-- Returns: 1 if the queue is closed, or 0; true if all is as usual: no claim, no pause or limit, no producer's lease,
+--          nothing healed, nothing delayed; true if the consumer has a lease
 local function survey(bound, careful, mine, broken)
   local left, overlong = lasts(CONSUMER)
   local leased = left ~= nil
   local fine = leased and left > 0 and not overlong
       or not leased and call('EXISTS', KEYS[LEASE + CONSUMER], INFLIGHT, APART) == 0
-  local unusual = call('EXISTS', CLOSED, PAUSED, KEYS[LEASE + PRODUCER], KEYS[CLAIM + PRODUCER],
+  local unusual = call('EXISTS', CLOSED, CONTROL, KEYS[LEASE + PRODUCER], KEYS[CLAIM + PRODUCER],
                        KEYS[CLAIM + CONSUMER], DELAYED, POPPED)
   if unusual == 0 and fine then return 0, true, leased end
-  if fine and unusual == call('EXISTS', DELAYED, POPPED) then  -- nothing else is unusual
+  if fine and unusual == call('EXISTS', DELAYED, POPPED, CONTROL) then  -- nothing else is unusual
     if bound and not broken and delayed() > 0 then promote(bound, careful) end
     return 0, false, leased
   end
@@ -85,9 +85,28 @@ local function survey(bound, careful, mine, broken)
   return call('EXISTS', CLOSED), false, leased
 end
 
--- Are consumers to take nothing? usual: what `survey` returned; in a usual state there is no pause.
-local function is_paused(usual)
-  return not usual and call('EXISTS', PAUSED) == 1
+-- Deliveries were settled: where there is a limit of how many are in flight, wake the client that waits for that.
+local function wake_limited()
+  if limits_flight() and call('LLEN', LIST) > 0 then wake(SOONER) end
+end
+
+-- The same; returns whether clients of ours are to give back what they have not handed out yet.
+local function heed_control(settled)
+  if call('EXISTS', CONTROL) == 0 then return false end
+  if settled > 0 then wake_limited() end
+  return is_halted() == 1
+end
+
+-- The answer to a step that the limits of the queue keep from messages which wait. The client that watches the queue is
+-- the one that waits for its limits, too.
+-- place: as in get.lua; nil where only this client can wait | again: milliseconds after which to try in any case, or -1
+local function limited(allowed, place, again)
+  if place and place ~= '' then
+    local left = watched_by_another(place)
+    if left then return {'turn', again < 0 and left or math.min(again, left)} end
+  end
+  if place ~= '' then call('DEL', SOONER) end
+  return {'limited', again, allowed.after or -1}
 end
 
 -- Move a token that this client has claimed to the free list. After the step, the first client in line gets it.

@@ -109,6 +109,19 @@ local function member_count()
   return math.max(1, call('HLEN', KEYS[LEASE + CONSUMER]) - 8)
 end
 
+-- How many messages a member may take where the queue has a limit of how many are in flight, so that others get some, too.
+-- While another client waits for messages, no member takes more than its share; but its turn brings it one.
+-- ranges: what it has
+local function share_of(allowed, place, ranges)
+  if not allowed.concurrency then return math.huge end
+  local watch = watch_state()
+  local watched = watch[1] and watch[1] ~= place and (natural(watch[2]) or 0) > now()
+  if not watched and (natural(watch[3]) or 0) <= now() then return math.huge end
+  local share = math.ceil(allowed.concurrency / member_count())
+  for i = 1, #ranges do share = share - (ranges[i][2] - ranges[i][1] + 1) end
+  return math.max(watched and 0 or 1, share)
+end
+
 -- What deliveries of these ranges are APART still, as sorted numbers.
 -- others: members; what they have is left out; or nil.
 local function numbers_in(ranges, others)

@@ -1,4 +1,4 @@
--- The usual case of get.lua, with as few commands as possible: no lease, claim, leftover or pause, nothing that is due
+-- The usual case of get.lua, with as few commands as possible: no lease, claim, leftover, pause or limit, nothing that is due
 -- or was delayed, a free role that this client had before, no other client that waits, and a message in a queue that is
 -- not over its bound. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of get.lua; nil for any other case
@@ -7,7 +7,7 @@ if ARGV[2] .. ARGV[3] .. ARGV[4] ~= '01' then return nil end
 local LIST, BOUND, HOLDER, FREE, NOT_FULL = KEYS[1], KEYS[2], KEYS[4], KEYS[6], KEYS[11]
 local COUNT, BYTES, PRODUCER_LEASE, CONSUMER_LEASE = KEYS[9], KEYS[10], KEYS[13], KEYS[14]
 local PRODUCER_CLAIM, CONSUMER_CLAIM, INFLIGHT, APART = KEYS[15], KEYS[16], KEYS[19], KEYS[20]
-local PAUSED, DELAYED, POPPED, ROOM, WATCH = KEYS[22], KEYS[23], KEYS[24], KEYS[26], KEYS[29]
+local CONTROL, DELAYED, POPPED, ROOM, WATCH = KEYS[22], KEYS[23], KEYS[24], KEYS[26], KEYS[29]
 
 local texts = call('MGET', BOUND, COUNT, BYTES, HOLDER)
 local bound = texts[1]
@@ -15,7 +15,7 @@ if not (bound and texts[2] and texts[3]) or math.max(#bound, #texts[2], #texts[3
 local numbers = ' ' .. bound .. ' ' .. texts[2] .. ' ' .. texts[3]
 if not string.find(numbers, '^ %d+ %d+ %d+$') or string.find(numbers, ' 0%d') then return nil end
 if texts[4] ~= ARGV[1] then return nil end
-local unusual = call('EXISTS', PRODUCER_LEASE, CONSUMER_LEASE, PRODUCER_CLAIM, CONSUMER_CLAIM, INFLIGHT, APART, PAUSED,
+local unusual = call('EXISTS', PRODUCER_LEASE, CONSUMER_LEASE, PRODUCER_CLAIM, CONSUMER_CLAIM, INFLIGHT, APART, CONTROL,
                      DELAYED, POPPED)
 if unusual > 0 then
   if unusual > 1 or call('EXISTS', DELAYED) == 0 or not not_due(DELAYED, 1000) then return nil end

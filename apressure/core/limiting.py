@@ -1,0 +1,136 @@
+"""How a program says how many messages are handed out: rate and concurrency over all processes, and holds."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final, Protocol
+
+from apressure import validation
+from apressure.concurrency.deadline import with_deadline
+from apressure.core.administration import Administration
+from apressure.core.limits import Limits
+from apressure.exceptions import UnsupportedError
+
+MOST: Final = 10**9
+"""The most messages of a limit, and the most milliseconds of the time that a rate is counted in."""
+FASTEST: Final = 1000
+"""The most messages in a millisecond that a rate may allow."""
+
+
+class LimitSteps(Protocol):
+    """The step of a driver that changes limits."""
+
+    async def limit(self, changes: dict[str, int | None], expected: bool) -> None:
+        """Set `count`, `per` (milliseconds) and `burst` of the rate, `concurrency`, or `held` (milliseconds from now).
+
+        None removes a limit. 0 for `held` ends a hold; any other number makes it no shorter than it is.
+        """
+
+
+class Limiting(Administration):
+    """A queue that says how many messages are handed out."""
+
+    _unable_to_limit: ClassVar[str] = ""
+    """What this kind of queue is called in the error, if it cannot limit its consumers."""
+
+    @with_deadline()
+    async def set_rate(
+        self, count: int | None, per: float = 1.0, burst: int | None = None, *, deadline: float | None = None
+    ) -> None:
+        """Limit how many messages the queue hands out in a time, to all processes together. It lasts until changed.
+
+        Consumers, `serve`, `receive` and `get` wait for the next one, by the server's clock; nothing polls, and no
+        attempt is used up. What comes again counts again. A limited queue hands out no more than its rate allows, so
+        nothing is read ahead beyond that. What has been handed out when the rate is set, is not taken back.
+
+        Args:
+            count: So many messages; None for no rate.
+            per: In so many seconds, in whole milliseconds.
+            burst: How many may be handed out at once after a quiet time. Then the rate is kept in the long run, and a
+                window of `per` seconds may have up to `burst - 1` more. None: no window has more than `count`, and at
+                most a fiftieth of them come at once.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue.
+            UnsupportedError: It is a `FileQueue`, which has no server that could count for all processes.
+            ScriptingRefusedError: It is an AsyncQueue with `scripting=False`.
+            ServerTooOldError: It is on a released okq.
+            OutcomeUnknownError: The connection broke and could not be restored in time.
+            TypeError, ValueError: An argument is invalid.
+
+        Cancelled, the rate is changed or not; setting it again is safe. Programs that are not apressure's do not know
+        of limits, and take what they want.
+        """
+        if count is None:
+            await self._limit({"count": None, "per": None, "burst": None})
+            return
+        validation.whole(count, "count", 1, MOST, "messages")
+        milliseconds = round(1000 * validation.seconds(per, "per", 0.001, MOST / 1000))
+        if burst is not None:
+            validation.whole(burst, "burst", 1, MOST, "messages")
+        if count > FASTEST * milliseconds:
+            raise ValueError(f"a rate can be up to {FASTEST * 1000:,} messages a second, not {count / per:,.0f}")
+        await self._limit({"count": count, "per": milliseconds, "burst": burst})
+
+    @with_deadline()
+    async def set_concurrency(self, at_most: int | None, *, deadline: float | None = None) -> None:
+        """Limit how many messages are in flight at a time, in all processes together. It lasts until changed.
+
+        A message is in flight from when it was received until it is settled; what a dead process had in flight is free
+        when its lease ends. Messages that a consumer has read ahead count, too. `get` does not: it acknowledges
+        at once.
+
+        Args:
+            at_most: How many; None for any number.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Raises:
+            PressureError: As for `set_rate`.
+            TypeError, ValueError: It is not a whole number of messages.
+
+        Cancelled, the limit is changed or not; setting it again is safe.
+        """
+        if at_most is not None:
+            validation.whole(at_most, "at_most", 1, MOST, "messages")
+        await self._limit({"concurrency": at_most})
+
+    @with_deadline()
+    async def hold(self, seconds: float, *, deadline: float | None = None) -> None:
+        """Have the queue hand out nothing for a while, to no process: an API has answered 429, for example.
+
+        In a handler, `raise Hold(seconds)` does that, and gives its message back without an attempt. A hold never gets
+        shorter, so several that come together are one. Consumers give back what they have read ahead: those of this
+        object at once, those of other processes when they next renew their leases, as for `pause`.
+
+        Args:
+            seconds: How long from now, by the server's clock; 0 ends a hold.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Raises:
+            PressureError: As for `set_rate`.
+            TypeError, ValueError: It is no time of at most eleven days.
+
+        Cancelled, the queue is held or not; holding it again is safe.
+        """
+        milliseconds = round(1000 * validation.seconds(seconds, "seconds", most=MOST / 1000))
+        await self._limit({"held": milliseconds})
+        if milliseconds:
+            self._give_back_unseen()
+
+    async def limits(self, *, deadline: float | None = None) -> Limits:
+        """Return the limits of the queue. It raises as `statistics` does."""
+        return (await self.statistics(deadline=deadline)).limits
+
+    async def _limit(self, changes: dict[str, int | None]) -> None:
+        if self._unable_to_limit:
+            raise UnsupportedError(
+                f"{self._unable_to_limit} cannot limit its consumers, since no server counts for all of them: use "
+                "another kind of queue, or pause()",
+                name=self.name,
+            )
+        self.check()
+        steps: Any = self._administration
+        await steps.limit(changes, self._expected)
+
+    def _give_back_unseen(self) -> None:
+        """Have the consumers of this object give back what they have read ahead."""
