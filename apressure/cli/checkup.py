@@ -15,6 +15,7 @@ from typing import Any, Final
 from apressure import recovery
 from apressure.cli.asking import look
 from apressure.cli.figures import consumers_of
+from apressure.core.limits import UNLIMITED
 from apressure.core.schedules import UNAVAILABLE
 from apressure.exceptions import ServerError
 from apressure.queue_addresses import QueueAddress
@@ -81,6 +82,8 @@ def _notes(address: QueueAddress, statistics: Any) -> Iterator[recovery.Finding]
             "The queue is paused: its consumers get nothing.",
             f"`apressure resume {name}`",
         )
+    if statistics.limits != UNLIMITED:
+        yield _note("limited", f"Its consumers get {statistics.limits}.", f"`apressure limit {name} --help`")
     if statistics.length and consumers_of(statistics) == 0:
         yield _note("unconsumed", f"{statistics.length} items wait, and no consumer is there.", "Start a consumer.")
     if letters := getattr(statistics, "dead_letters", 0):

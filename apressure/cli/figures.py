@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from apressure.cli.show import plain, printable
+from apressure.core.limits import UNLIMITED, Limits
 from apressure.core.statistics import OWN
 from apressure.pressure.statistics import QueueStatistics, RoleStatistics
 from apressure.queue_addresses import Kind, QueueAddress
@@ -73,6 +74,11 @@ def _data(value: Any) -> Any:
     return value
 
 
+def limits_data(limits: Limits) -> Any:
+    """Return limits for `--json`."""
+    return _data(limits)
+
+
 def queue_line(found: Found) -> str:
     """Return one line for scripts: address, length, bound and state, separated by tabs."""
     address, statistics = found
@@ -91,6 +97,8 @@ def lines(found: Found, groups: Iterable[GroupBatches] = ()) -> list[str]:
                 for part, inner in group.items()
                 if part != "group"
             ]
+        elif key == "limits":
+            shown.append(f"{key}\t{found[1].limits}")
         elif isinstance(value, dict):
             shown += [f"{key}_{part}\t{plain(inner)}" for part, inner in value.items()]
         elif isinstance(value, list):
@@ -194,6 +202,8 @@ def statistics_view(
             f"  and {statistics.delayed:,} delayed, the next one due in {_duration(statistics.next_due or 0.0)}"
         )
     grid.add_row("items", items)
+    if statistics.limits != UNLIMITED:
+        grid.add_row("limits", str(statistics.limits))
     if bound:
         grid.add_row("", ProgressBar(total=bound, completed=min(statistics.length, bound), width=40))
     if isinstance(statistics, QueueStatistics):
@@ -208,7 +218,7 @@ def statistics_view(
 
 
 _IN_THE_HEAD: Final = (
-    "name", "address", "kind", "length", "bound", "closed", "paused", "in_flight", "delayed", "next_due",
+    "name", "address", "kind", "length", "bound", "closed", "paused", "in_flight", "delayed", "next_due", "limits",
 )  # fmt: skip
 
 
@@ -247,6 +257,8 @@ def _group_text(group: GroupBatches) -> Text:
 
 def _state_text(statistics: Any) -> str:
     words = [word for word in ("closed", "paused") if getattr(statistics, word)]
+    if statistics.limits != UNLIMITED:
+        words.append("held" if statistics.limits.held_for else "limited")
     return ", ".join(words) or "open"
 
 

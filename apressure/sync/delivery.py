@@ -60,6 +60,13 @@ class Delivery(Generic[T]):
         options = {} if delay is None else {"delay": delay}
         self._loop.call(lambda: self._behind.nack(*(() if error is None else (error,)), **options))
 
+    def release(self) -> None:
+        """Give the message back, first in line, as if it had not been delivered: that was no attempt.
+
+        Raises LeaseLostError where it has gone back meanwhile.
+        """
+        self._loop.call(self._behind.release)
+
     def note_error(self, error: BaseException | str) -> None:
         """Keep why this attempt failed, however the message goes back, on kinds of queue that keep it.
 

@@ -21,7 +21,6 @@ class BlockingTaskDelivery(Delivery[T]):
     complete = blocking(TaskDelivery[T].complete)
     fail = blocking(TaskDelivery[T].fail)
     progress = blocking(TaskDelivery[T].progress)
-    release = blocking(TaskDelivery[T].release)
     start = blocking(TaskDelivery[T].start)
     wait_cancel_requested = blocking(TaskDelivery[T].wait_cancel_requested)
 

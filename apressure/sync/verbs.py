@@ -38,6 +38,8 @@ class KindQueue(Queue[T]):
     get = blocking(queues.Queue[T, Any].get)
     get_many = blocking(queues.Queue[T, Any].get_many)
     get_nowait = blocking(queues.Queue[T, Any].get_nowait)
+    hold = blocking(queues.Queue[T, Any].hold)
+    limits = blocking(queues.Queue[T, Any].limits)
     pause = blocking(queues.Queue[T, Any].pause)
     pause_schedule = blocking(queues.Queue[T, Any].pause_schedule)
     paused = blocking(queues.Queue[T, Any].paused)
@@ -52,6 +54,8 @@ class KindQueue(Queue[T]):
     resume_schedule = blocking(queues.Queue[T, Any].resume_schedule)
     run_schedule = blocking(queues.Queue[T, Any].run_schedule)
     schedules = blocking(queues.Queue[T, Any].schedules)
+    set_concurrency = blocking(queues.Queue[T, Any].set_concurrency)
+    set_rate = blocking(queues.Queue[T, Any].set_rate)
     unblock = blocking(queues.Queue[T, Any].unblock)
     wait_closed = blocking(queues.Queue[T, Any].wait_closed)
 

@@ -92,6 +92,9 @@ COUNTS: Final = {
 }
 """Fields of statistics that are shown as they are."""
 
+RATE: Final = Family("queue_rate_limit", "Messages a second that it may hand out. Absent without a rate.", unit="1")
+CONCURRENCY: Final = Family("queue_concurrency_limit", "Messages that may be in flight. Absent without a limit.")
+HELD: Final = Family("queue_held_seconds", "For how long it hands out nothing; 0 if it is not held.", unit="s")
 BOUND: Final = Family("queue_bound_messages", "The most messages that may wait. Absent without a bound.")
 PRODUCERS: Final = Family("queue_producers", "1 if a client has the producer role.", unit="{client}")
 CONSUMERS: Final = Family(
@@ -159,7 +162,7 @@ LOCAL: Final = {
 
 BLOCKED: Final = Family(
     "local_blocked_seconds",
-    "Seconds in which operations of this process waited: the queue was full, empty or paused, or its role taken.",
+    "Seconds in which operations of this process waited: a full, empty, limited or paused queue, or a taken role.",
     Kind.COUNTER, "s", (*_QUEUE, "reason"),
 )  # fmt: skip
 

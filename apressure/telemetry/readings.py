@@ -10,15 +10,18 @@ from typing import Any, Final
 from apressure.telemetry.families import (
     BLOCKED,
     BOUND,
+    CONCURRENCY,
     CONSUMERS,
     COUNTS,
     DRAIN,
     EXISTS,
+    HELD,
     HELD_SINCE,
     HOLDER,
     LOCAL,
     OLDEST,
     PRODUCERS,
+    RATE,
     SAMPLED,
     SCHEDULE_LAST,
     SCHEDULE_NEXT,
@@ -67,6 +70,12 @@ def _of_queue(key: tuple[str, str], sample: Sample) -> Iterator[Reading]:
             yield Reading(family, key, float(value))
     if bound := getattr(statistics, "bound", 0):
         yield Reading(BOUND, key, float(bound))
+    if (limits := getattr(statistics, "limits", None)) is not None:
+        yield Reading(HELD, key, limits.held_for)
+        if limits.rate is not None:
+            yield Reading(RATE, key, limits.rate.count / limits.rate.per)
+        if limits.concurrency is not None:
+            yield Reading(CONCURRENCY, key, float(limits.concurrency))
     for value, family in ((sample.oldest, OLDEST), (sample.drain, DRAIN)):
         if value is not None:
             yield Reading(family, key, value)

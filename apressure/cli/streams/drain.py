@@ -11,6 +11,7 @@ from apressure.cli.options import complain
 from apressure.cli.streams.framing import Framing, fits
 from apressure.cli.streams.meter import Meter
 from apressure.cli.streams.pipes import Output
+from apressure.core.limits import UNLIMITED
 from apressure.exceptions import QueueClosedError, QueueEmptyError
 
 _MOMENT: Final = 0.05
@@ -137,8 +138,11 @@ class Drain:
         return attempt.result()
 
     async def _state(self) -> str:
-        """Return why no item comes: the queue is paused or empty. Nothing if one waits."""
+        """Return why no item comes: the queue is paused, held, limited or empty. Nothing if one waits."""
         statistics = await self.queue.statistics()
         if statistics.paused:
             return "paused"
-        return "" if statistics.length else "empty"
+        if not statistics.length:
+            return "empty"
+        limits = statistics.limits
+        return "held" if limits.held_for else "" if limits == UNLIMITED else "limited"

@@ -32,7 +32,7 @@ local function damaged_limits()
   return wrong
 end
 
--- How many messages may be handed out now. It forgets a hold that has ended, so call it where a step may write.
+-- How many messages may be handed out now. It corrects times, so call it where a step may write.
 -- flying: how many are in flight; nil where that does not matter
 -- Returns: nil, where nothing limits the queue | {most, after = milliseconds until one more may be, nil where one has
 --          to be settled first; next and interval: for `spend`}
@@ -47,7 +47,11 @@ local function allowance(flying)
     time = time[1] * 1000 + time[2] / 1000
     local furthest = time + size * interval
     last = text and #text < 30 and string.find(text, '^%d+%.%d+$') and tonumber(text) or 0
-    last = math.min(math.max(last, time), furthest)
+    if last > furthest then  -- the clock was set back
+      last = furthest
+      call('HSET', CONTROL, 'next', string.format('%.3f', last))
+    end
+    last = math.max(last, time)
     most = math.floor((furthest - last) / interval + 0.000001)
     if most < 1 then after = math.ceil(last + interval - furthest) end
   end

@@ -19,12 +19,12 @@ async def test_a_fresh_queue(open_queue: Opener, scripting: bool) -> None:
     free = RoleStatistics(state="free", holder=None, since=None, expires=None)
     assert dataclasses.asdict(await queue.statistics()) == {
         "name": "jobs", "length": 0, "bound": 7, "closed": False, "paused": False, "delayed": 0, "next_due": None,
-        "expired": 0, "schedules": 0,
+        "expired": 0, "schedules": 0, "limits": {"rate": None, "concurrency": None, "held_for": 0.0},
         "producer": dataclasses.asdict(free), "consumer": dataclasses.asdict(free),
         "members": (), "produced_messages": 0, "produced_bytes": 0, "consumed_messages": 0, "consumed_bytes": 0,
         "in_flight": 0, "waiting_putters": 0, "waiting_receivers": 0, "late_renewals": 0,
         "put_count": 0, "received_count": 0, "deleted_count": 0, "dead_lettered_count": 0,
-        "blocked": {"full": 0.0, "empty": 0.0, "paused": 0.0, "role": 0.0},
+        "blocked": {"full": 0.0, "empty": 0.0, "limited": 0.0, "paused": 0.0, "role": 0.0},
     }  # fmt: skip
 
 

@@ -54,6 +54,25 @@ def test_a_paused_queue_counts_as_empty(jobs: Jobs, most: int) -> None:
     assert jobs.batch(1) + jobs.batch(2) == texts(4)
 
 
+@pytest.mark.parametrize("most", [0, 5])
+def test_a_batch_has_no_more_than_the_rate_allows(jobs: Jobs, most: int) -> None:
+    """The limit of concurrency does not count here: a batch in flight is one for the query."""
+
+    async def limit(count: int | None) -> None:
+        async with AsyncQueue("jobs", url=jobs.url) as queue:
+            await queue.set_rate(count, per=3600, burst=None if count is None else 3)
+            await queue.set_concurrency(None if count is None else 1)
+
+    epoch = jobs.begin(texts(8))
+    asyncio.run(limit(3))
+    assert seal(jobs.source, epoch, 0, most) == 1
+    assert jobs.batch(1) == texts(3)
+    assert seal(jobs.source, epoch, 1, most) == "empty"
+    asyncio.run(limit(None))
+    assert seal(jobs.source, epoch, 1, most) == 2
+    assert jobs.batch(1) + jobs.batch(2) == texts(8)
+
+
 @pytest.mark.parametrize("most", [1, 7, 4000, 10_000, 0])
 def test_batches_are_the_messages_in_order(jobs: Jobs, most: int) -> None:
     count = 9001 if most != 1 else 20

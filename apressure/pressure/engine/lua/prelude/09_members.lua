@@ -109,8 +109,8 @@ local function member_count()
   return math.max(1, call('HLEN', KEYS[LEASE + CONSUMER]) - 8)
 end
 
--- How many messages a member may take where the queue has a limit of how many are in flight, so that others get some, too.
--- While another client waits for messages, no member takes more than its share; but its turn brings it one.
+-- How many messages a member may take where the queue has a limit of how many are in flight, so that others get some,
+-- too. While another client waits for messages, no member takes more than its share; but its turn brings it one.
 -- ranges: what it has
 local function share_of(allowed, place, ranges)
   if not allowed.concurrency then return math.huge end

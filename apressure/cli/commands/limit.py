@@ -1,0 +1,66 @@
+"""`apressure limit`: says how many items a queue hands out."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from apressure.cli.asking import told
+from apressure.cli.exits import UsageError
+from apressure.cli.figures import limits_data
+from apressure.cli.options import Address, Common, option
+from apressure.cli.show import answer
+
+
+async def limit(
+    common: Common,
+    queue: Address,
+    rate: Annotated[
+        str | None,
+        option(
+            "rate", "At most N items in so many seconds; off ends that.", "N/SECONDS|off", shown="as it is"
+        ),
+    ] = None,
+    burst: Annotated[
+        int | None,
+        option("burst", "With --rate: so many may come at once after a quiet time.", "N", shown="a fiftieth", min=1),
+    ] = None,
+    concurrency: Annotated[
+        str | None,
+        option("concurrency", "Have at most N items in flight; off ends that.", "N|off", shown="as it is"),
+    ] = None,
+) -> None:
+    """Limit how many items a queue hands out, to all consumers together. Without an option, show its limits.
+
+    Programs that do not use apressure do not know of limits, and take what they want.
+    """
+    if burst is not None and rate in (None, "off"):
+        raise UsageError("--burst needs --rate N/SECONDS")
+    pace, most = _rate(rate), _number(concurrency)
+    address = common.read(queue)
+    async with common.open(address) as opened:
+        if rate is not None:
+            await opened.set_rate(*pace, burst)
+        if concurrency is not None:
+            await opened.set_concurrency(most)
+        limits = await opened.limits()
+    answer(told(address, limits=limits_data(limits)), f"{address} hands out {limits}", as_json=common.json)
+
+
+def _rate(text: str | None) -> tuple[int | None, float]:
+    """Read `--rate`: how many, and in how many seconds."""
+    if text in (None, "off"):
+        return None, 1.0
+    found = re.fullmatch(r"([0-9]{1,10})/([0-9]{1,10}(?:\.[0-9]{1,10})?)", text)
+    if found is None:
+        raise UsageError(f"--rate {text!r} is neither N/SECONDS, such as 100/60, nor off")
+    return int(found[1]), float(found[2])
+
+
+def _number(text: str | None) -> int | None:
+    """Read `--concurrency`."""
+    if text in (None, "off"):
+        return None
+    if not re.fullmatch(r"[0-9]{1,10}", text):
+        raise UsageError(f"--concurrency {text!r} is neither a number nor off")
+    return int(text)

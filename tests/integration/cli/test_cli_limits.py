@@ -1,0 +1,97 @@
+"""`apressure limit` and `hold`, and where else the command line shows limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.commands import Commands, wait_until
+
+# What does not depend on the server runs on one of them.
+pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+
+NONE = {"rate": None, "concurrency": None, "held_for": 0.0}
+
+
+@pytest.fixture
+def queue(cli: Commands) -> Iterator[str]:
+    """A queue that is deleted after the test."""
+    cli.create("orders", 10)
+    yield "orders"
+    cli.delete("orders")
+
+
+def test_limits_are_set_and_shown(cli: Commands, queue: str) -> None:
+    assert cli("limit", queue).stdout == b"orders hands out any number\n"
+    assert cli.json("limit", queue) == {"name": "orders", "limits": NONE}
+    done = cli("limit", queue, "--rate", "100/60", "--concurrency", "20")
+    assert done.stdout == b"orders hands out at most 100 in 60 s and 20 in flight\n"
+    told = cli.json("limit", queue, "--rate", "5/0.5", "--burst", "3")
+    assert told["limits"] == {"rate": {"count": 5, "per": 0.5, "burst": 3}, "concurrency": 20, "held_for": 0.0}
+    assert cli("ls").stdout == b"orders\t0\t10\tlimited\n"
+    shown = b"\nlimits\tat most 5 in 0.5 s with bursts of 3 and 20 in flight\n"
+    assert shown in cli("stat", queue).stdout
+    assert cli.json("stat", queue)["limits"] == told["limits"]
+    (finding,) = cli.json("doctor", queue)["findings"]
+    assert (finding["kind"], finding["fault"]) == ("limited", False)
+    assert "at most 5 in 0.5 s" in finding["text"]
+    assert cli.json("limit", queue, "--rate", "off", "--concurrency", "off")["limits"] == NONE
+    assert cli("ls").stdout == b"orders\t0\t10\topen\n"
+
+
+def test_a_hold_is_set_shown_and_ended(cli: Commands, queue: str) -> None:
+    cli("put", queue, "a", "--close")
+    assert cli("hold", queue, "1000").stdout.startswith(b"orders hands out nothing for ")
+    assert cli("ls").stdout == b"orders\t1\t10\tclosed, held\n"
+    with cli.running("get", queue) as process:
+        wait_until(lambda: cli.stat(queue).consumer.state == "leased" or cli.stat(queue).length == 1)
+        assert process.poll() is None
+        assert cli.json("hold", queue, "0") == {"name": "orders", "limits": NONE}
+        output, errors = process.communicate(timeout=120)
+    assert (process.returncode, output, errors) == (0, b"a\n", b"")
+
+
+def test_an_impatient_get_says_why(cli: Commands, queue: str) -> None:
+    cli("hold", queue, "1000")
+    cli("put", queue, "a")
+    done = cli("get", queue, "-n", "1", "--timeout", "0", code=6)
+    assert b"the queue 'orders' is held" in done.stderr
+    assert cli("get", queue, "--no-follow").stdout == b""
+    cli("hold", queue, "0")
+    cli("limit", queue, "--rate", "1/1000")
+    cli("put", queue, "b")
+    assert cli("get", queue, "-n", "1", "--timeout", "0").stdout == b"a\n"
+    done = cli("get", queue, "-n", "1", "--timeout", "0", code=6)
+    assert b"the queue 'orders' is limited" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--rate", "100"], b"neither N/SECONDS, such as 100/60, nor off"),
+        (["--rate", "1/1/1"], b"neither N/SECONDS"),
+        (["--rate", "0/60"], b"count must be"),
+        (["--rate", "1/0"], b"per must be"),
+        (["--rate", "-1/60"], b"neither N/SECONDS"),
+        (["--rate", "\u0661/60"], b"neither N/SECONDS"),
+        (["--burst", "3"], b"--burst needs --rate N/SECONDS"),
+        (["--rate", "off", "--burst", "3"], b"--burst needs --rate N/SECONDS"),
+        (["--concurrency", "many"], b"neither a number nor off"),
+        (["--concurrency", "0"], b"at_most must be"),
+    ],
+)
+def test_bad_limits_are_refused_and_change_nothing(cli: Commands, queue: str, arguments: list[str], why: bytes) -> None:
+    assert why in cli("limit", queue, *arguments, code=2).stderr
+    assert cli.json("limit", queue)["limits"] == NONE
+
+
+@pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "1000001", "soon"])
+def test_a_bad_hold_is_refused(cli: Commands, queue: str, seconds: str) -> None:
+    cli("hold", queue, "--", seconds, code=2)
+    assert cli.json("limit", queue)["limits"] == NONE
+
+
+def test_a_directory_has_no_limits(cli: Commands, tmp_path: object) -> None:
+    done = cli("limit", f"files:{tmp_path}/orders", "--concurrency", "3", code=1)
+    assert b"a FileQueue cannot limit its consumers" in done.stderr
