@@ -82,7 +82,7 @@ def figures(
     return {
         "name": name, "length": looked.waiting, "bound": looked.bound, "closed": looked.closed,
         "paused": looked.paused, "delayed": looked.delayed, "next_due": seconds_of(looked.next_due),
-        "expired": looked.expired,
+        "expired": looked.expired, "limits": getattr(looked, "limits", UNLIMITED),
         "waiting_putters": putters, "waiting_receivers": receivers, "blocked": blocked.seconds(), **counts,
     }  # fmt: skip
 
