@@ -31,7 +31,6 @@ local function damaged_limits()
 end
 
 -- How many messages may be handed out now. It forgets a hold that has ended, so call it where a step may write.
--- A limit of 0, which only another program writes, is none, as `Limits` of Python says.
 -- flying: how many are in flight; nil where that does not matter
 -- Returns: nil, where nothing limits the queue | {most, after = milliseconds until one more may be, nil where one has to
 --          be settled first; next and interval: for `spend`}
@@ -39,16 +38,19 @@ local function allowance(flying)
   local held, longest, count, per, burst, concurrency = unpack(naturals(CONTROL, unpack(LIMITS)) or {}, 1, #LIMITS)
   local most, after, last, interval = math.huge, nil, nil, nil
   if (count or 0) > 0 and (per or 0) > 0 then
-    if burst == 0 then burst = nil end
     -- Without a burst that was said, no window of that length has more than `count`.
-    local size = burst or math.max(1, math.floor(count / 50))
+    local size = math.max(1, burst or math.floor(count / 50))
     interval = per / (burst and count or count - size + 1)
     local time, text = call('TIME'), call('HGET', CONTROL, 'next')
     time = time[1] * 1000 + time[2] / 1000
     last = text and #text < 30 and string.find(text, '^%d+%.%d+$') and tonumber(text) or 0
     -- For how long what was handed out is ahead. (Fractions of an interval get lost in sums with times since 1970: so a
     -- quiet queue would never seem to have a whole one.)
-    local ahead = math.min(math.max(last - time, 0), size * interval)
+    local ahead = math.max(last - time, 0)
+    if ahead > size * interval then  -- the clock was set back, or the rate was slower
+      ahead = size * interval
+      call('HSET', CONTROL, 'next', string.format('%.3f', time + ahead))
+    end
     most = math.floor(size - ahead / interval + 0.000001)
     if most < 1 then after = math.max(1, math.ceil(ahead - (size - 1) * interval)) end
     last = time + ahead
