@@ -44,6 +44,7 @@ from apressure.exceptions import (
     TaskFailedError,
     TaskStatusError,
     TaskUnfinishedError,
+    UnsupportedError,
 )
 from apressure.lazy import on_first_use
 from apressure.pressure.queue import AsyncQueue
@@ -51,6 +52,7 @@ from apressure.pressure.queue import AsyncQueue
 if TYPE_CHECKING:
     from apressure.concurrency.backoff import Backoff
     from apressure.core.consumer import QueueConsumer
+    from apressure.core.limits import Limits, Rate
     from apressure.core.occasions import Schedule
     from apressure.core.producer import QueueProducer
     from apressure.events.consumer import EventConsumers
@@ -68,7 +70,7 @@ if TYPE_CHECKING:
     from apressure.pressure.producer import Producer
     from apressure.pressure.statistics import QueueStatistics, RoleStatistics
     from apressure.service.pipe import Piped, pipe
-    from apressure.service.retry import Retry
+    from apressure.service.retry import Hold, Retry
     from apressure.service.serve import serve
     from apressure.service.service import Served
     from apressure.service.stages.results import Many
@@ -109,7 +111,9 @@ __all__ = [
     "FileQueue",
     "FileQueueOptions",
     "FileQueueStatistics",
+    "Hold",
     "LeaseLostError",
+    "Limits",
     "Many",
     "MissingExtraError",
     "OperationUnblockedError",
@@ -131,6 +135,7 @@ __all__ = [
     "QueueOpenError",
     "QueueProducer",
     "QueueStatistics",
+    "Rate",
     "ReadOnlyError",
     "RemoteEventConsumer",
     "RemoteEventDelivery",
@@ -155,6 +160,7 @@ __all__ = [
     "TaskStatusError",
     "TaskUnfinishedError",
     "TypedCodec",
+    "UnsupportedError",
     "Worker",
     "open_queue",
     "pipe",
@@ -180,12 +186,15 @@ _LATER = {
     "Piped": "apressure.service.pipe",
     "Producer": "apressure.pressure.producer",
     "QueueConsumer": "apressure.core.consumer",
+    "Limits": "apressure.core.limits",
     "QueueProducer": "apressure.core.producer",
+    "Rate": "apressure.core.limits",
     "QueueStatistics": "apressure.pressure.statistics",
     "RemoteEventConsumer": "apressure.events.remote.consumer",
     "RemoteEventDelivery": "apressure.events.remote.delivery",
     "RemoteEventQueue": "apressure.events.queue",
     "RemoteEventStatistics": "apressure.events.statistics",
+    "Hold": "apressure.service.retry",
     "Retry": "apressure.service.retry",
     "RoleStatistics": "apressure.pressure.statistics",
     "Schedule": "apressure.core.occasions",

@@ -110,6 +110,22 @@ class Delays(Protocol):
 
 
 @runtime_checkable
+class Holdable(Protocol):
+    """A `Source` that can be told to hand out nothing for a while; see `apressure.Hold`."""
+
+    async def hold(self, seconds: float) -> None:
+        """Hand out nothing for so many seconds, to no process. What was handed out goes on."""
+
+
+@runtime_checkable
+class Releasable(Protocol):
+    """A delivery that can go back as if it had not been delivered."""
+
+    async def release(self) -> None:
+        """Give it back, first in line: that was no attempt."""
+
+
+@runtime_checkable
 class Excusable(Protocol):
     """A delivery whose lease ends when its handler is stuck: optional, for programs that wait with it in hand."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, NamedTuple, Self, TypeVar
 
@@ -334,3 +334,10 @@ class QueueConsumer(ABC, Generic[T, D]):
         if hand.buffer and hand.buffer[0] is delivery:
             hand.buffer.popleft()
         return delivery if delivery in hand.claims else None
+
+
+def give_back_unseen(blocks: Iterable[object]) -> None:
+    """Have the consumers among some blocks give back what they have read ahead: the queue is held."""
+    for block in blocks:
+        if isinstance(block, QueueConsumer):
+            block.hand.give_back_unseen()

@@ -147,6 +147,11 @@ class LeasedDelivery(Claimed, Generic[T]):
         """Return the change that acknowledges it or gives it back, to be due then, as `_make` takes it."""
         return back
 
+    @property
+    @abstractmethod
+    def _released(self) -> Any:
+        """The change that gives it back as if it had not been delivered, as `_make` takes it."""
+
     def _is_last(self) -> bool:
         """Whether this was the last attempt: given back, it becomes a dead letter."""
         return False
@@ -231,6 +236,19 @@ class LeasedDelivery(Claimed, Generic[T]):
         if due is not None and self._is_last():
             due = None
         await self._settle(self._change(True, due), "given back")
+
+    async def release(self) -> None:
+        """Give the message back, first in line, as if it had not been delivered: that was no attempt.
+
+        Raises:
+            LeaseLostError, OutcomeUnknownError, RuntimeError: As for `ack`.
+
+        Cancelled, it waits for the outcome, then raises: the message has gone back, or is in flight.
+
+        On this kind:
+            EventQueue: On a released okq it counts as a delivery, as `nack` does.
+        """
+        await self._settle(self._released, "given back")
 
     def note_error(self, error: BaseException | str) -> None:
         """Keep why this attempt failed, however the message goes back: a dead letter shows its latest error.

@@ -12,6 +12,8 @@ from apressure.exceptions import UnsupportedError
 
 MOST: Final = 10**9
 """The most messages of a limit, and the most milliseconds of the time that a rate is counted in."""
+LONGEST_HOLD: Final = MOST / 1000
+"""Seconds."""
 FASTEST: Final = 1000
 """The most messages in a millisecond that a rate may allow."""
 
@@ -112,7 +114,7 @@ class Limiting(Administration):
 
         Cancelled, the queue is held or not; holding it again is safe.
         """
-        milliseconds = round(1000 * validation.seconds(seconds, "seconds", most=MOST / 1000))
+        milliseconds = round(1000 * validation.seconds(seconds, "seconds", most=LONGEST_HOLD))
         await self._limit({"held": milliseconds})
         if milliseconds:
             self._give_back_unseen()

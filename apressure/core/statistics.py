@@ -73,7 +73,7 @@ def figures(
     Args:
         name: The queue's name.
         looked: What a look at it told: `waiting`, `bound`, `closed`, `paused`, `delayed`, `next_due` (milliseconds),
-            `expired`.
+            `expired`, and perhaps `limits`.
         waiting: How many tasks of the object are putting, and how many are getting or receiving.
         blocked: For how long its operations waited.
         counts: What it has done.

@@ -90,6 +90,10 @@ class EventDelivery(BatchedDelivery[T]):
             return Change("fail", (*self.claim, self.failure))
         return Change("nack" if back else "ack", self.claim)
 
+    @property
+    def _released(self) -> Change:
+        return Change("unseen", self.claim)
+
     async def _make(self, change: Change) -> bool:
         return await self._settler.settle(change)
 

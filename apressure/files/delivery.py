@@ -116,9 +116,16 @@ class FileDelivery(LeasedDelivery[T]):
     def _change(self, back: bool, due: Due | None = None) -> bool | Due:
         return back if due is None else due
 
-    async def _make(self, change: bool | Due) -> bool:
+    @property
+    def _released(self) -> None:
+        return None
+
+    async def _make(self, change: bool | Due | None) -> bool:
         if change is False:
             return await self._rename(None)
+        if change is None:
+            await self._receiver.count(self._filename, self.attempts - 1)
+            return await self._rename(self.id)
         await self._keep_error()
         if change is True:
             return await self._rename(self.id)

@@ -164,6 +164,10 @@ class Receiver(Steps):
         """Give messages back; see `Directory.put_back`. Cancelled, they are given back all the same."""
         await self._worker.surely(self._directory.put_back, taken)
 
+    async def count(self, filename: str, times: int) -> None:
+        """Have a message count as handed out so often."""
+        await self._worker.do(self._directory.count, filename, times)
+
     async def take_for_good(self, got: Sequence[Got], count: int) -> list[Got]:
         """Delete the first `count` of the messages that were received, and give back the others.
 

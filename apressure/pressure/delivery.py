@@ -132,6 +132,19 @@ class Delivery(Generic[T]):
         self.settled = True
         await self._lease.flush()
 
+    async def release(self) -> None:
+        """Give the message back, first in line, as if it had not been delivered: that was no attempt.
+
+        Cancelled, it goes back all the same.
+
+        Raises:
+            LeaseLostError, RuntimeError: As for `nack`.
+        """
+        self._check()
+        self._lease.settling.release(self._number)
+        self.settled = True
+        await self._lease.flush()
+
     def excused(self) -> AbstractContextManager[None]:
         """Return a block in which its consumer is not taken for stuck: it waits for another queue."""
         return self._lease.renewal.standstill.excuse()

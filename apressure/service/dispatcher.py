@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from apressure import logs
 from apressure.concurrency.backoff import Backoff, pause_until
 from apressure.concurrency.blocked import on_block
-from apressure.exceptions import DurabilityError, PressureError, QueueDoesNotExistError
-from apressure.protocols import Consumer, Delays, Delivery, DeliverySource, NotesErrors, Tally
+from apressure.exceptions import DurabilityError, PressureError, QueueDoesNotExistError, UnsupportedError
+from apressure.protocols import Consumer, Delays, Delivery, DeliverySource, Holdable, NotesErrors, Releasable, Tally
 from apressure.service.options import Options
 from apressure.service.pace import Pace
 from apressure.service.pool import Member
-from apressure.service.retry import Retry
+from apressure.service.retry import Hold, Retry
 from apressure.service.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -212,6 +212,9 @@ class Dispatcher(ABC):
             others: The other messages of its batch, which failed with it.
         """
         failed = (delivery, *others)
+        if isinstance(error, Hold):
+            await self._hold(error, failed)
+            return
         self.failed += len(failed)
         kept = isinstance(delivery, Delays) and delivery.can_delay
         kept = kept and not (self._in_hand_only or self._arguments.ordered)
@@ -241,15 +244,37 @@ class Dispatcher(ABC):
             if not self._stopped.is_set():  # otherwise the consumer's block gives all messages back, in order
                 await self._give_back(unsettled)
 
+    async def _hold(self, hold: Hold, deliveries: Sequence[Delivery[Any]]) -> None:
+        """Hold the queue, and give messages back that have met the limits of something else: that was no attempt."""
+        queue, role = self._arguments.queue, self._arguments.role
+        reason = f" ({hold})" if str(hold) else ""
+        logger.info("the %s holds the queue %r for %g s%s", role, queue.name, hold.seconds, reason)
+        if not isinstance(queue, Holdable):
+            self._fail(TypeError(f"the {role} raised Hold, and the queue {queue.name!r} cannot be held: raise Retry"))
+            return
+        try:
+            await queue.hold(hold.seconds)
+        except UnsupportedError as error:
+            self._fail(error)
+            return
+        except PressureError as error:  # the message comes again sooner
+            self._warn(error)
+        if not self.tasks.cancelled:
+            await self._give_back([each for each in deliveries if not each.settled], None)
+
     def _is_last(self, delivery: Delivery[Any]) -> bool:
         """Whether this was the last attempt: given back, it becomes a dead letter."""
         most = self._arguments.queue.max_attempts
         return most is not None and delivery.attempts >= most
 
-    async def _give_back(self, deliveries: Sequence[Delivery[Any]], pause: float = 0.0) -> None:
+    async def _give_back(self, deliveries: Sequence[Delivery[Any]], pause: float | None = 0.0) -> None:
+        """Give messages back, after a pause; with None, as if they had not been delivered."""
         options: dict[str, Any] = {"delay": pause} if pause else {}
         for each in deliveries if pause else reversed(deliveries):  # the last one that goes back now comes first
             with contextlib.suppress(PressureError):
+                if pause is None and isinstance(each, Releasable):
+                    await each.release()
+                    continue
                 await each.nack(**options)
                 self.outcomes["dead_lettered" if self._is_last(each) else "retried"] += 1
 

@@ -184,19 +184,20 @@ class Keyed(Handling):
             self._open -= 1
             self.tasks.changed()
 
-    async def _give_back(self, deliveries: Sequence[Delivery[Any]], pause: float = 0.0) -> None:
-        backs = [self._expect(lane, each) for each in deliveries if (lane := self._failing.get(each.id)) is not None]
+    async def _give_back(self, deliveries: Sequence[Delivery[Any]], pause: float | None = 0.0) -> None:
+        lanes = [(lane, each) for each in deliveries if (lane := self._failing.get(each.id)) is not None]
+        backs = [self._expect(lane, each, counts=pause is not None) for lane, each in lanes]
         await super()._give_back(deliveries, pause)
         for back in backs:
             if back is not None:
                 back.asked = self._asked
                 self._look_for(back, asyncio.get_running_loop().time())
 
-    def _expect(self, lane: _Lane, delivery: Delivery[Any]) -> _Return | None:
-        """Keep a lane for an item that goes back, unless it becomes a dead letter."""
-        if self._is_last(delivery):
+    def _expect(self, lane: _Lane, delivery: Delivery[Any], counts: bool) -> _Return | None:
+        """Keep a lane for an item that goes back, unless it becomes a dead letter. `counts`: it was an attempt."""
+        if counts and self._is_last(delivery):
             return None
         del self._failing[delivery.id]
-        back = lane.returning = _Return(delivery.raw, delivery.attempts + 1, self._arrivals)
+        back = lane.returning = _Return(delivery.raw, delivery.attempts + counts, self._arrivals)
         self._returning[back] = lane
         return back

@@ -1,4 +1,4 @@
-"""`Retry`: what a handler raises to have its item tried again at a time of its choice."""
+"""`Retry` and `Hold`: what a handler raises to have its item tried again at a time of its choice."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Final
 from apressure import validation
 from apressure.concurrency.backoff import Backoff
 from apressure.core.due import MOST_DELAY
+from apressure.core.limiting import LONGEST_HOLD
 
 RETRY: Final = Backoff()
 """How long a service pauses before a retry, where the program does not say."""
@@ -53,3 +54,36 @@ class Retry(Exception):
 
 def _retry(reason: str, after: float | None) -> Retry:
     return Retry(reason, after=after)
+
+
+class Hold(Exception):
+    """Raised by a handler: have the queue hand out nothing for a while, to no process; an API has answered 429.
+
+    The item goes back first in line, and that was no attempt. It comes again when the hold ends. The log has a line,
+    without a traceback. See `hold` of the queue.
+
+    Args:
+        seconds: How long, from now.
+        reason: Why, for the log.
+
+    Attributes:
+        seconds: As given.
+
+    Raises:
+        TypeError, ValueError: An argument is invalid.
+
+    Example:
+        >>> async def handle(order):
+        ...     answer = await client.post("/orders", json=order)
+        ...     if answer.status_code == 429:
+        ...         raise Hold(float(answer.headers["Retry-After"]), "429")
+    """
+
+    def __init__(self, seconds: float, reason: str = "") -> None:
+        if not isinstance(reason, str):
+            raise TypeError(f"the reason must be a string, not {type(reason).__name__}")
+        super().__init__(reason)
+        self.seconds = validation.seconds(seconds, "seconds", most=LONGEST_HOLD, above=True)
+
+    def __reduce__(self) -> tuple[object, ...]:  # it may come from another process
+        return Hold, (self.seconds, self.args[0])

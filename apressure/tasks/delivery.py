@@ -130,15 +130,9 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
             self._callbacks = {other: self._callbacks[other] for other in self._callbacks if other != event}
             asyncio.get_running_loop().call_soon(callback)  # it may raise
 
-    async def release(self) -> None:
-        """Give the task back, first in line, as if it had not been reserved: this does not count as an attempt.
-
-        Raises:
-            LeaseLostError, TaskDoesNotExistError, OutcomeUnknownError, RuntimeError: As for `complete`.
-
-        Cancelled, it waits for the outcome, then raises: the task has gone back, or is in hand.
-        """
-        await self._settle(Change("unseen", self.claim), "given back")
+    @property
+    def _released(self) -> Change:
+        return Change("unseen", self.claim)
 
     def note_error(self, error: BaseException | str) -> None:
         self.failure, self._note_of_error = why(error, self.attempts)

@@ -16,6 +16,7 @@ from apressure.testing.contract import (
     DeadLetterContract,
     DelayContract,
     ExpiryContract,
+    LimitContract,
     Opener,
     PauseContract,
     QueueContract,
@@ -24,7 +25,7 @@ from apressure.testing.contract import (
 from tests.integration.files.conftest import MODES
 
 
-class TestAsyncQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract, ScheduleContract):
+class TestAsyncQueue(QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -46,7 +47,9 @@ class Together(AsyncQueue[bytes]):
         return super().consumer(*arguments, **{"shared": True, **options})
 
 
-class TestSharedConsumer(QueueContract, DeadLetterContract, PauseContract, DelayContract, ScheduleContract):
+class TestSharedConsumer(
+    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract
+):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -75,7 +78,7 @@ class TestEventQueue(QueueContract, DeadLetterContract, PauseContract, DelayCont
                 await queue.delete()
 
 
-class TestFakeRedis(QueueContract, DeadLetterContract, PauseContract, DelayContract, ScheduleContract):
+class TestFakeRedis(QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
         server = fakeredis.FakeServer()
@@ -145,7 +148,7 @@ class TestFileQueue(QueueContract, DeadLetterContract, PauseContract, DelayContr
 
 
 class TestMemoryQueue(
-    QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, ScheduleContract
+    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ExpiryContract, ScheduleContract
 ):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:

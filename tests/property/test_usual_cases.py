@@ -49,7 +49,8 @@ values: list[st.SearchStrategy[Any]] = [
     mostly(None, ["in flight"]),
     mostly(None, {"1": "2:apart"}, {"1": "apart"}, {"x": "1:apart", "nan": "x:", "2": ""}),
     mostly(None, ["1:x"], ["x", "1:", ":", "-1:x", "inf:x"]),
-    mostly(None, "1:another", ["x"]),  # paused
+    # control
+    mostly(None, {"paused": "1:another"}, {"concurrency": "3"}, {"count": 5, "per": DAY}, {"count": "x"}, ["x"]),
     rarely(dict.fromkeys(("a:1:0:0:due", "a:1:1:2:bb", "x"), 1.0).items(), "x")
     | mostly(None, {"a:1:0:0:later": FAR, "a:1:0:1:later": FAR + 1}.items()),
     rarely("1000000000", "x", ["x"]),  # popped

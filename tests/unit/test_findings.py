@@ -46,6 +46,7 @@ def look(changes: dict[bytes, tuple[str, int, bytes] | None], mark: str = "1", *
             *more.get("foreign", (0, 0, 0))[:2],
             more.get("members", []),
             more.get("foreign", (0, 0, 0))[2],
+            more.get("said", [b"", []]),
         ],
     )
 

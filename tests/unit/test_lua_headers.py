@@ -216,6 +216,7 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
     "begin_delete": (lambda steps, series: steps.begin_delete(), {}),
     "pause": (lambda steps, series: steps.pause(True), {b"UID": "uid"}),
     "resume": (lambda steps, series: steps.pause(False), {}),
+    "limit": (lambda steps, series: steps.limit({"concurrency": 3}), {"concurrency": "names", 3: "values"}),
     "finish_delete": (
         lambda steps, series: steps.finish_delete(),
         {b"HELD-P": "producer role was claimed", b"HELD-C": "consumer role was claimed"},

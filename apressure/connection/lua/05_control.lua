@@ -9,7 +9,7 @@ local function is_paused()
 end
 
 -- Milliseconds for which nothing is handed out; 0 where that is not so. (The server's clock may have been set back.)
-local function held_for()
+local function hold_left()
   local times = call('HMGET', CONTROL, 'held', 'held_for')
   return math.max(0, math.min((natural(times[1]) or 0) - now(), natural(times[2]) or 0))
 end
@@ -18,29 +18,33 @@ end
 local function is_halted()
   if call('EXISTS', CONTROL) == 0 then return 0 end
   -- Another program may have damaged it, which steps that take tell of: that is no reason not to renew or to settle.
-  local readable, halted = pcall(function() return is_paused() or held_for() > 0 end)
+  local readable, halted = pcall(function() return is_paused() or hold_left() > 0 end)
   return readable and halted and 1 or 0
 end
 
-local LIMITS = {'held', 'held_for', 'count', 'per', 'burst', 'concurrency'}
+-- Returns: {held, held_for, count, per, burst, concurrency}, each nil where it was not said | nil, the answer that says
+--          that another program has damaged them
+local function limits_there()
+  return naturals(CONTROL, 'held', 'held_for', 'count', 'per', 'burst', 'concurrency')
+end
 
 -- Returns: nil | the answer that says that another program has damaged the limits
 local function damaged_limits()
-  local _, wrong = naturals(CONTROL, unpack(LIMITS))
+  local _, wrong = limits_there()
   return wrong
 end
 
 -- How many messages may be handed out now. It forgets a hold that has ended, so call it where a step may write.
 -- flying: how many are in flight; nil where that does not matter
--- Returns: nil, where nothing limits the queue | {most, after = milliseconds until one more may be, nil where one has to
---          be settled first; next and interval: for `spend`}
+-- Returns: nil, where nothing limits the queue | {most, after = milliseconds until one more may be, nil where one has
+--          to be settled first; next and interval: for `spend`}
 local function allowance(flying)
-  local held, longest, count, per, burst, concurrency = unpack(naturals(CONTROL, unpack(LIMITS)) or {}, 1, #LIMITS)
+  local held, longest, number, per, burst, concurrency = unpack(limits_there() or {}, 1, 6)
   local most, after, last, interval = math.huge, nil, nil, nil
-  if (count or 0) > 0 and (per or 0) > 0 then
+  if (number or 0) > 0 and (per or 0) > 0 then
     -- Without a burst that was said, no window of that length has more than `count`.
-    local size = math.max(1, burst or math.floor(count / 50))
-    interval = per / (burst and count or count - size + 1)
+    local size = math.max(1, burst or math.floor(number / 50))
+    interval = per / (burst and number or number - size + 1)
     local time, text = call('TIME'), call('HGET', CONTROL, 'next')
     time = time[1] * 1000 + time[2] / 1000
     last = text and #text < 30 and string.find(text, '^%d+%.%d+$') and tonumber(text) or 0
@@ -88,13 +92,13 @@ local function limits_flight()
   return redis.pcall('HEXISTS', CONTROL, 'concurrency') == 1
 end
 
--- Change limits: names and values in ARGV from first on. '' removes one. `held` is milliseconds from now: 0 ends a hold,
--- and any other number makes it no shorter than it is.
+-- Change limits: names and values in ARGV from first on. '' removes one. `held` is milliseconds from now: 0 ends a
+-- hold, and any other number makes it no shorter than it is.
 local function set_limits(first)
   for i = first, #ARGV, 2 do
     local name, value = ARGV[i], ARGV[i + 1]
     if name == 'held' and tonumber(value) > 0 then
-      if tonumber(value) > held_for() then
+      if tonumber(value) > hold_left() then
         call('HSET', CONTROL, 'held', now() + tonumber(value), 'held_for', value)
       end
     elseif name == 'held' then
@@ -111,5 +115,5 @@ end
 -- What `Limits` of Python reads: {milliseconds of a hold, count, per, burst, concurrency}, each 0 where there is none.
 local function told_limits()
   local said = call('HMGET', CONTROL, 'count', 'per', 'burst', 'concurrency')
-  return {held_for(), natural(said[1]) or 0, natural(said[2]) or 0, natural(said[3]) or 0, natural(said[4]) or 0}
+  return {hold_left(), natural(said[1]) or 0, natural(said[2]) or 0, natural(said[3]) or 0, natural(said[4]) or 0}
 end

@@ -199,7 +199,10 @@ class Commands:
             PressureError: The server refused, or cannot be reached.
         """
         event, _, *rest = change.claim
-        if change.how == "later":
+        if change.how == "unseen":
+            returns = await self.extends()
+            settled, lost = await self.ask("QRETURN", event) if returns else await self.ask("QACK", event, b"REDO")
+        elif change.how == "later":
             error, due = rest
             settled, lost = await self.ask("QLATER", due, event, error, ours=True, within=int(due) / 1000)
         else:

@@ -243,9 +243,14 @@ class Directory(Writing):
         for filename, key, times, error in sorted(taken, key=lambda back: back.key):
             if error is not None:
                 self.note(filename, key, error, times)
+            self.count(filename, times)
             with contextlib.suppress(OSError):
-                mark(filename, times or None, self._fd)
                 self._rename(filename, id_of(key))
+
+    def count(self, filename: str, times: int) -> None:
+        """Have a message count as handed out so often."""
+        with contextlib.suppress(OSError):
+            mark(filename, times or None, self._fd)
 
     def delete(self, filename: str) -> bool:
         """Delete a message (specification: Deleted). False if it is gone."""

@@ -57,6 +57,7 @@ class RangeHand:
     def __init__(self, dead: DeadLetters | None) -> None:
         self.dead = dead
         self._errors: dict[int, bytes] = {}  # why deliveries failed, until the step leaves that gives them back
+        self._released: set[int] = set()  # those that go back as if they had not been delivered
         self._dues: dict[int, Due] = {}  # when those are due that go back for later, as long
         self._redelivered: set[int] = set()  # deliveries that may have an error on the server
         self._sizes: dict[int, int] = {}  # of what is not settled, and of the run
@@ -145,6 +146,7 @@ class RangeHand:
         self._sizes.clear()
         self._errors.clear()
         self._dues.clear()
+        self._released.clear()
         self._redelivered.clear()
 
     def note_error(self, number: int, error: BaseException | str) -> None:
@@ -156,6 +158,10 @@ class RangeHand:
     def note_due(self, number: int, due: Due) -> None:
         """A delivery will go back for later."""
         self._dues[number] = due
+
+    def note_release(self, number: int) -> None:
+        """A delivery will go back as if it had not been delivered."""
+        self._released.add(number)
 
     @property
     def kept_errors(self) -> DeadLetters | None:
@@ -174,7 +180,7 @@ class RangeHand:
 
         With `leave`, it settles all others, too.
         """
-        if not (self._errors or self._redelivered or self._dues):
+        if not (self._errors or self._redelivered or self._dues or self._released):
             return nacks, None
         acks = list(acks)
         reasons = self.failed_before(acks)
@@ -183,12 +189,15 @@ class RangeHand:
                 self._forget(number)
         arguments: list[Argument] = []
         for number in dict.fromkeys((*nacks, *sorted(self._errors))) if leave else nacks:
-            error, due = self._errors.get(number), self._dues.pop(number, None)
-            if error is None and due is None:
+            error, due, mark = self._errors.get(number), self._dues.pop(number, None), b""
+            if number in self._released:
+                self._released.discard(number)
+                mark = b"-"
+            if error is None and due is None and not mark:
                 arguments.append(number)
             else:
                 when = b"" if due is None else b">" + due.encoded
-                arguments.append(b"%d%b%b" % (number, when, b"" if error is None else b":" + error))
+                arguments.append(b"%d%b%b%b" % (number, mark, when, b"" if error is None else b":" + error))
             reasons |= error is not None
             self._forget(number)
         return arguments, self.dead if reasons else None

@@ -61,6 +61,11 @@ class Settling:
         self._nacks.append(number)
         self.send_soon()
 
+    def release(self, number: int) -> None:
+        """Give a message back as if it had not been delivered."""
+        self._state.unsettled.note_release(number)
+        self.give_back(number)
+
     def return_buffer(self) -> None:
         """Give back what was received and not handed out: that was no attempt. Called on the event loop."""
         while self._state.buffer and self._state.error is None:

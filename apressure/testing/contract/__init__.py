@@ -16,7 +16,8 @@ queue objects. pytest runs the tests with pytest-asyncio in its auto mode.
 Each call of `open_queue` opens another object of the same queue, which does not exist at first. `options` may be
 `max_attempts` and, for `VerbContract`, `codec`. Items are bytes.
 
-If the dead letters of your queue tell why, subclass `DeadLetterContract` as well; if it can be paused, `PauseContract`.
+If the dead letters of your queue tell why, subclass `DeadLetterContract` as well; if it can be paused, `PauseContract`;
+if it can limit its consumers, `LimitContract`.
 
 If it has every verb of `VERBS`, as the kinds of queue of apressure have, subclass `WholeContract`: it is these three,
 and `DelayContract`, `ExpiryContract`, `ScheduleContract`, `VerbContract`, `ArgumentContract`, `DeadlineContract`,
@@ -34,6 +35,7 @@ from apressure.testing.contract.each_verb import VerbContract
 from apressure.testing.contract.ends import EndContract
 from apressure.testing.contract.expiry import ExpiryContract
 from apressure.testing.contract.frozen import FrozenContract
+from apressure.testing.contract.limits import LimitContract
 from apressure.testing.contract.pauses import PauseContract
 from apressure.testing.contract.queues import QueueContract
 from apressure.testing.contract.schedules import ScheduleContract
@@ -42,8 +44,9 @@ from apressure.testing.contract.verbs import VERBS
 
 __all__ = [
     "ITEMS", "PATIENCE", "VERBS", "ArgumentContract", "CancellationContract", "DeadLetterContract",
-    "DeadlineContract", "DelayContract", "EndContract", "ExpiryContract", "FrozenContract", "Opener", "PauseContract",
-    "QueueContract", "ScheduleContract", "VerbContract", "WholeContract", "begun", "drained", "fails", "in_time",
+    "DeadlineContract", "DelayContract", "EndContract", "ExpiryContract", "FrozenContract", "LimitContract", "Opener",
+    "PauseContract", "QueueContract", "ScheduleContract", "VerbContract", "WholeContract", "begun", "drained", "fails",
+    "in_time",
 ]  # fmt: skip
 
 

@@ -68,6 +68,10 @@ class MemoryDelivery(BatchedDelivery[T]):
     def _change(self, back: bool, due: Due | None = None) -> Change:
         return Change(self.claim, not back, self.failure, due)
 
+    @property
+    def _released(self) -> Change:
+        return Change(self.claim, False, released=True)
+
     async def _make(self, change: Change) -> bool:
         return await self._driver.settler.settle(change)
 

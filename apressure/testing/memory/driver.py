@@ -165,6 +165,9 @@ class MemoryDriver:
     async def close(self, expected: bool) -> None:
         await self.ask(self.queue.close, expected)
 
+    async def limit(self, changes: dict[str, int | None], expected: bool) -> None:
+        await self.ask(self.queue.limit, changes, expected)
+
     async def pause(self, pausing: bool, expected: bool) -> bool:
         return bool(await self.ask(self.queue.pause, pausing, expected))
 

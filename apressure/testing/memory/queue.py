@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, Generic, Literal, TypeVar, overload
 from apressure import dead_letters, validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.deadline import with_deadline
-from apressure.core.consumer import ConsumerOptions
+from apressure.core.consumer import ConsumerOptions, give_back_unseen
 from apressure.core.delivery import Hand
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of, max_hold_of
@@ -195,6 +195,9 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         self.steps.waits.close(error)
 
     # What is behind the operations on the queue as a whole.
+
+    def _give_back_unseen(self) -> None:
+        give_back_unseen(self.blocks)
 
     @property
     def _administration(self) -> MemoryDriver:

@@ -12,8 +12,10 @@ from typing import Final, NamedTuple
 
 from apressure.core.due import EXPIRED, Due
 from apressure.core.leases.clock import Clock
+from apressure.core.limits import Limits
 from apressure.core.waiting import Parked, Reason, Wait
 from apressure.exceptions import QueueClosedError, QueueDoesNotExistError
+from apressure.testing.memory.limits import StoredLimits
 
 MOST: Final = 2000
 """The most messages in a step, as on a server."""
@@ -88,6 +90,8 @@ class Change(NamedTuple):
     ack: bool
     error: bytes = b""
     due: Due | None = None
+    released: bool = False
+    """It goes back as if it had not been taken."""
 
 
 class Extended(NamedTuple):
@@ -109,6 +113,7 @@ class Status(NamedTuple):
     delayed: int
     next_due: int | None
     expired: int
+    limits: Limits
 
     @property
     def exists(self) -> bool:
@@ -142,6 +147,7 @@ class StoredQueue:
         self._claims: dict[int, tuple[Message, float]] = {}
         self._dead: dict[str, Message] = {}
         self._expired = 0
+        self._limits = StoredLimits()
         self._records: dict[str, bytes] = {}
 
     # The queue as a whole.
@@ -150,6 +156,7 @@ class StoredQueue:
         new = self._bound is None
         if new:
             self._bound, self._closed, self._paused = bound, False, False
+            self._limits = StoredLimits()
             self._change()
         return new
 
@@ -163,6 +170,11 @@ class StoredQueue:
         new, self._paused = self._paused is not pausing, pausing
         self._change()
         return new
+
+    def limit(self, changes: dict[str, int | None], expected: bool) -> None:
+        self._check(expected or not self.look().exists)
+        self._limits.change(changes, self._clock())
+        self._change()
 
     def delete(self) -> None:
         self._check(not self.look().exists)
@@ -195,6 +207,7 @@ class StoredQueue:
             delayed,
             next_due,
             self._expired,
+            self._limits.look(self._clock()),
         )
 
     def peek(self, newest: bool) -> bytes | None:
@@ -269,7 +282,8 @@ class StoredQueue:
         if self._paused:
             return self._wait("paused")
         popped = Popped([], [])
-        while self._waiting and len(popped.taken) < most:
+        allowed, after = self._limits.allowance(len(self._claims) if want.lease else None, self._clock())
+        while self._waiting and len(popped.taken) < min(most, allowed):
             message = heapq.heappop(self._waiting)
             expired = message.expires_at <= self._clock()
             if expired:
@@ -285,9 +299,12 @@ class StoredQueue:
             if claim:
                 self._claims[claim] = message, self._clock() + want.lease / 1000
             popped.taken.append(Taken(message, message.attempts, claim))
+        self._limits.spend(len(popped.taken), self._clock())
         if popped.taken or popped.dead:
             self._change()
             return popped
+        if self._waiting:
+            return self._wait("limited", after)
         if not self._closed:
             return self._wait("empty")
         if self._delayed or (want.in_hand is not None and len(self._claims) > want.in_hand):
@@ -302,6 +319,7 @@ class StoredQueue:
             outcomes.append(claimed is not None)
             if claimed is not None and not change.ack:
                 message, _ = claimed
+                message.attempts -= change.released
                 if change.error:
                     message.error, message.failed = change.error, message.attempts
                 if change.due is None:
@@ -324,7 +342,7 @@ class StoredQueue:
         for claim in self._claims.keys() & set(claims):
             message, before = self._claims[claim]
             self._claims[claim] = message, max(before, until)
-        return Extended(outcomes, self._paused)
+        return Extended(outcomes, self._paused or self._limits.held_for(self._clock()) > 0)
 
     def pass_time(self) -> None:
         """Put back what is in flight under a lease that has ended, and have wait what is due."""
@@ -352,13 +370,16 @@ class StoredQueue:
     def _delay(self, message: Message, due: Due) -> None:
         heapq.heappush(self._delayed, (due.at(1000 * self._now()) / 1000, message))
 
-    def _wait(self, reason: Reason) -> Wait:
+    def _wait(self, reason: Reason, after: float | None = None) -> Wait:
         times = [until for _, until in self._claims.values()]
+        if after is not None:
+            times.append(self._clock() + after)
         if self._delayed:
             times.append(self._delayed[0][0] - self._epoch)
         due = min(times, default=None)
         lease = None if due is None else math.ceil(1000 * max(0.0, due - self._clock()))
-        return Wait(reason, lease, created=self._bound is not None)
+        wait = Wait(reason, lease, created=self._bound is not None)
+        return wait if after is None else wait._replace(due=math.ceil(1000 * after))
 
     def _change(self, changed: bool = True) -> None:
         """Have all that wait try again, if something has changed: otherwise they would wake each other for ever."""

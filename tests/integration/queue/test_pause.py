@@ -39,7 +39,7 @@ from tests.reference import ReferenceQueue
 
 LIST = "__pressure__:jobs"
 OURS = "apressure:__pressure__:jobs"
-PAUSED, RESUMED = f"{OURS}:paused", f"{OURS}:resumed"
+CONTROL, RESUMED = f"{OURS}:control", f"{OURS}:resumed"
 
 Take = Callable[[AsyncQueue[Any]], Awaitable[bytes]]
 
@@ -193,13 +193,13 @@ async def test_pausing_and_resuming_tell_whether_that_is_new(open_queue: Opener,
     assert await queue.pause()
     assert not await other.pause(deadline=PATIENCE)
     assert (await other.statistics()).paused
-    since, _, uid = db.get(PAUSED).partition(b":")
+    since, _, uid = db.hget(CONTROL, "paused").partition(b":")
     assert uid.decode() == queue.client.id
     assert abs(int(since) - db.time()[0] * 1000) < 3_600_000
     assert await other.resume(deadline=PATIENCE)
     assert not await queue.resume()
     assert not (await queue.statistics()).paused
-    assert not db.exists(PAUSED)
+    assert not db.exists(CONTROL)
 
 
 async def test_a_queue_that_does_not_exist(open_queue: Opener) -> None:
@@ -545,7 +545,7 @@ async def test_a_pause_outlives_who_paused(open_queue: Opener, url: str, db: red
     with running(body, url) as process:
         process.kill()
         process.wait()
-    assert db.ttl(PAUSED) == -1
+    assert db.ttl(CONTROL) == -1
     await queue.put(b"1")
     task = await blocking(db, queue.get())
     assert not task.done()
@@ -625,12 +625,13 @@ async def test_the_doctor_says_it(open_queue: Opener, db: redis.Redis) -> None:
     assert (finding.kind, finding.fault, finding.repair) == ("paused", False, "none")
     assert repr(queue.client.id) in finding.text
     assert finding.advice == "To let them go on: apressure resume 'a b'."
+    control = "apressure:__pressure__:a b:control"
     for value in (b"x", b":", b"9" * 30 + b":z"):
-        db.set("apressure:__pressure__:a b:paused", value)
+        db.hset(control, "paused", value)
         (finding,) = (await recovery.examine(queue, patience=0.01)).findings
         assert finding.kind == "paused"
-    db.delete("apressure:__pressure__:a b:paused")
-    db.lpush("apressure:__pressure__:a b:paused", 1)
+    db.delete(control)
+    db.lpush(control, 1)
     await recovery.repair(queue, patience=0.01)
     assert not (await queue.statistics()).paused
     db.delete(*db.keys("*.damaged-*"))

@@ -5,8 +5,8 @@
 -- Returns: {'ok', {milliseconds of the server's clock, {mark of all keys, of the producer's, of the consumer's}, {for
 --          each of the first 26 keys: {type, size, value}}, {producer's lease}, {consumer's lease}, index of a
 --          colliding key or 0, number of foreign entries of apart, number of foreign entries of redelivered, {members
---          of the clients that share the consumer role}, number of foreign entries of delayed, {since when and by whom it
---          is paused or '', limits as `told_limits` returns them}}} with a lease as {uid,
+--          of the clients that share the consumer role}, number of foreign entries of delayed, {since when and by whom
+--          it is paused or '', limits as `told_limits` returns them}}} with a lease as {uid,
 --          since when or -1, milliseconds until its end, 1 if its deadline is further away or 0}, or {uid} if it
 --          cannot be read, or {} if there is none, and a member as {uid, since when, milliseconds until its end}, or
 --          {} if it cannot be read

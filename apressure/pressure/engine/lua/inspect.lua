@@ -3,8 +3,8 @@
 -- ARGV: none
 -- Returns: {'ok', {bound, length, closed, in flight, {produced messages, bytes, consumed messages, bytes},
 --          {producer}, {consumer}, {members}, 1 if it is paused or 0, how many are delayed,
---          milliseconds after which the first of them is due or -1, {limits}} with a role as {holder, free tokens, claimed
---          tokens, lease's uid, since, deadline}, a member of the clients that share the consumer role as {uid, since,
+--          milliseconds after which the first of them is due or -1, {limits}} with a role as {holder, free tokens,
+--          claimed tokens, lease's uid, since, deadline}, a member of the clients that share the consumer role as {uid, since,
 --          deadline}, and the numbers of the specification's keys as text} | {'missing'}
 local bound = call('GET', BOUND)
 if not bound then return {'missing'} end

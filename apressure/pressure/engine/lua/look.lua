@@ -2,8 +2,8 @@
 -- keeps the watch of clients that watch a queue. What it cannot judge is worth a try: a damaged queue disturbs no other
 -- KEYS: those of the prelude that matter here, 14 for each wait: :bound, the messages, :closed, :not_full,
 --       producer_lease, consumer_lease, producer_claim, consumer_claim, inflight, apart, turns, watch, delayed, control
--- ARGV: 1... 3 for each wait: why it waits ('full', 'room', 'empty', 'watch', 'turn', 'limited' or 'open'), token of the lease
---       that it waits under or '', place of its client in the line
+-- ARGV: 1... 3 for each wait: why it waits ('full', 'room', 'empty', 'watch', 'turn', 'limited' or 'open'), token of
+--       the lease that it waits under or '', place of its client in the line
 -- Returns: one number for each wait: milliseconds after which to try | -1 (no reason to try) |
 --          -2 (try now: what it waits for is there, so its blocked command must have ended) |
 --          -3 (no reason to try, and several clients wait in line)

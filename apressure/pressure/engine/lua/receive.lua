@@ -9,7 +9,8 @@
 --       11... acknowledged ranges (first, last, bytes)
 -- Returns: {'ok', {{messages}...}, {attempts} or {} (each the first), dead letters as `take` returns them} (without
 --          messages: there may be more, try again) | {'empty', -1, due} |
---          {'draining', -1, due} (closed and empty, but some are delayed) | {'limited', -1, due} (as in get.lua) | {'paused'} | {'closed'} | {'missing'} |
+--          {'draining', -1, due} (closed and empty, but some are delayed) | {'limited', -1, due} (as in get.lua) |
+--          {'paused'} | {'closed'} | {'missing'} |
 --          {'corrupt', why} | {'lost'} |
 --          {'dead', why they cannot be moved} | {'busy', role, holder, milliseconds of its lease or -1};
 --          with the milliseconds after which a delayed message is due, or -1

@@ -10,8 +10,9 @@
 --          the first}
 --          (without messages: there may be more, try again) | {'empty', milliseconds} (to one that does not wait) |
 --          {'watch', milliseconds, due} (watch the queue) | {'turn', milliseconds} (wait in line) |
---          {'limited', milliseconds, due} (as in get.lua) | {'paused', milliseconds} | {'draining', milliseconds, due} (closed and empty, but other members have
---          messages, which may come back, or some are delayed) |
+--          {'limited', milliseconds, due} (as in get.lua) | {'paused', milliseconds} |
+--          {'draining', milliseconds, due} (closed and empty, but other members have messages, which may come back, or
+--          some are delayed) |
 --          {'closed'} | {'missing'} | {'corrupt', why} | {'lost'} | {'dead', why they cannot be moved};
 --          with the milliseconds after which another member may turn out to be dead, and those after which a delayed
 --          message is due, or -1

@@ -15,7 +15,7 @@ end
 
 local KINDS = {
   list = {1, 5, 6, 11, 12, 15, 16, 19, 21, 25, 26},
-  hash = {13, 14, 20},
+  hash = {13, 14, 20, 22},
   zset = {23},
 }
 local kind_of = {}

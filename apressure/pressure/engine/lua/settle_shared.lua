@@ -26,7 +26,7 @@ ignore_memory_limit()
 local last_ack, unseen = 8 + tonumber(ARGV[8]), tonumber(ARGV[6])
 if unseen == 0 then unseen = nil end
 local acks, returned = owned_acks(me, ARGV, 9, last_ack), {}
-local given_back, errors, dues = read_returned(last_ack + 1, leave)
+local given_back, errors, dues, released = read_returned(last_ack + 1, leave)
 for i = 1, #given_back do
   if owns(me, given_back[i], given_back[i]) then returned[#returned + 1] = given_back[i] end
 end
@@ -43,7 +43,7 @@ for number in pairs(dues) do later[#later + 1] = {number, number} end
 table.sort(later, function(a, b) return a[1] < b[1] end)
 settled = settled + put_off(ARGV[4], dues)
 if leave then returned = numbers_in(me.ranges) end
-settled = settled + put_back(returned, unseen)
+settled = settled + put_back(returned, unseen, released)
 local left
 if leave then
   call('HDEL', KEYS[LEASE + CONSUMER], MEMBER .. token)

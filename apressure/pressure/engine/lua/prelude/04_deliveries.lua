@@ -50,12 +50,14 @@ end
 -- Put deliveries from APART back on the right end, the oldest rightmost, and record how often each was delivered.
 -- sequences: their numbers, ascending.
 -- untouched: deliveries from this number on were never handed out, and do not count; or nil.
-local function put_back(sequences, untouched)
+-- released: {number -> true} of others that do not count, or nil.
+local function put_back(sequences, untouched, released)
   local payloads, tried = {}, {}
   for i = #sequences, 1, -1 do
     local payload, attempts = look_apart(sequences[i])
     if payload then
-      if untouched and (natural(sequences[i] .. '') or 0) >= untouched then attempts = attempts - 1 end
+      local number = natural(sequences[i] .. '') or 0
+      if untouched and number >= untouched or released and released[number] then attempts = attempts - 1 end
       payloads[#payloads + 1] = payload
       if attempts > 0 then tried[#tried + 1] = attempts .. ':' .. digest_of(payload) end
     end
@@ -69,10 +71,10 @@ local function put_back(sequences, untouched)
 end
 
 -- The same for any deliveries.
-local function return_deliveries(sequences, untouched)
+local function return_deliveries(sequences, untouched, released)
   local oldest, next_number = numbers()
   if #sequences > 0 then set_apart(oldest, math.min(next_number, sequences[#sequences] + 1)) end
-  return put_back(sequences, untouched)
+  return put_back(sequences, untouched, released)
 end
 
 -- The same for all deliveries. LMOVE needs no right to read messages: producers heal, too, and have no such right.

@@ -120,15 +120,17 @@ local function forget_failures(values, from, to, key)
   push('HDEL', key, fields, 1, #fields)
 end
 
--- Read what a step gives back: ARGV[from...], each 'number' or 'number:error', and with '>milliseconds' behind the
--- number if it is due after these.
+-- Read what a step gives back: ARGV[from...], each 'number' or 'number:error', with '>milliseconds' behind the number
+-- if it is due after these, and with '-' if that was no attempt.
 -- leave: all that is in flight goes back in order, so only the errors matter, and when some are due.
--- Returns: the numbers to give back | {number -> error}, or nil if there are no errors | {number -> when it is due}
+-- Returns: the numbers to give back | {number -> error}, or nil if there are no errors | {number -> when it is due} |
+--          {number -> true, if that was no attempt}
 local function read_returned(from, leave)
-  local returned, errors, dues = {}, nil, {}
+  local returned, errors, dues, released = {}, nil, {}, {}
   for i = from, #ARGV do
-    local number, due, text = string.match(ARGV[i], '^(%d+)>?(%d*)(.*)$')
+    local number, mark, due, text = string.match(ARGV[i], '^(%d+)(%-?)>?(%d*)(.*)$')
     number = tonumber(number)
+    released[number] = mark == '-' or nil
     if text ~= '' then
       errors = errors or {}
       errors[number] = string.sub(text, 2)
@@ -139,7 +141,7 @@ local function read_returned(from, leave)
       returned[#returned + 1] = number
     end
   end
-  return returned, errors, dues
+  return returned, errors, dues, released
 end
 
 -- Keep why messages of this queue become dead letters. attempts: how often each was delivered.

@@ -1,5 +1,5 @@
--- The usual case of get.lua, with as few commands as possible: no lease, claim, leftover, pause or limit, nothing that is due
--- or was delayed, a free role that this client had before, no other client that waits, and a message in a queue that is
+-- The usual case of get.lua, with as few commands as possible: no lease, claim, leftover, pause or limit, nothing that
+-- is due or was delayed, a free role that this client had before, no other client that waits, and a message in a queue that is
 -- not over its bound. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of get.lua; nil for any other case
 local call = redis.call

@@ -1,6 +1,6 @@
 -- The usual case of receive.lua for a few messages, with as few commands as possible: this client's lease, no claim,
--- leftover, pause or limit, nothing that was given back or is due, and acknowledgements of the oldest messages in flight, or
--- none. In any other case it writes nothing.
+-- leftover, pause or limit, nothing that was given back or is due, and acknowledgements of the oldest messages in
+-- flight, or none. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of receive.lua; nil for any other case
 if ARGV[3] == '1' or ARGV[8] == '1' or #ARGV > 13 then return nil end
 local call = redis.call

@@ -1,0 +1,68 @@
+"""The limits of a queue in memory: what `connection/lua/05_control.lua` does on a server."""
+
+from __future__ import annotations
+
+import math
+
+from apressure.core.limits import Limits, read_limits
+
+_NAMES = ("count", "per", "burst", "concurrency")
+
+
+class StoredLimits:
+    """What was said of how many messages a queue hands out. Times are seconds of the server's clock."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, int] = {}
+        self._held_until = -math.inf
+        self._next = -math.inf
+
+    def change(self, changes: dict[str, int | None], now: float) -> None:
+        """See `LimitSteps`."""
+        for name, value in changes.items():
+            if name == "held":
+                self._held_until = max(self._held_until, now + value / 1000) if value else -math.inf
+            elif value is None:
+                self._said.pop(name, None)
+            else:
+                self._said[name] = value
+
+    def held_for(self, now: float) -> float:
+        """Return for how long nothing is handed out."""
+        return max(0.0, self._held_until - now)
+
+    def look(self, now: float) -> Limits:
+        """Return what programs see."""
+        count, per, burst, concurrency = (self._said.get(name, 0) for name in _NAMES)
+        return read_limits(math.ceil(1000 * self.held_for(now)), count, per, burst, concurrency)
+
+    def allowance(self, flying: int | None, now: float) -> tuple[float, float | None]:
+        """Return how many messages may be handed out now, and after how long one more may be; None for no such time.
+
+        Args:
+            flying: How many are in flight; None where that does not matter.
+            now: The time.
+        """
+        most, after = math.inf, None
+        if "count" in self._said:
+            furthest, interval = self._pace(now)
+            last = min(max(self._next, now), furthest)
+            most = math.floor((furthest - last) / interval + 1e-6)
+            after = last + interval - furthest if most < 1 else None
+        if held := self.held_for(now):
+            most, after = 0, max(after or 0.0, held)
+        if flying is not None and (free := max(0, self._said.get("concurrency", math.inf) - flying)) < most:
+            most, after = free, None if free == 0 else after
+        return most, after
+
+    def spend(self, messages: int, now: float) -> None:
+        """So many messages were handed out."""
+        if "count" in self._said and messages:
+            furthest, interval = self._pace(now)
+            self._next = min(max(self._next, now), furthest) + messages * interval
+
+    def _pace(self, now: float) -> tuple[float, float]:
+        count, per, burst = self._said["count"], self._said["per"] / 1000, self._said.get("burst")
+        size = burst or max(1, count // 50)
+        interval = per / (count if burst else count - size + 1)
+        return now + size * interval, interval
