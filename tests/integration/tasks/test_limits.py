@@ -15,6 +15,7 @@ import pytest
 import redis
 
 from apressure import (
+    Hold,
     QueueClosedError,
     QueueDoesNotExistError,
     QueueEmptyError,
@@ -371,6 +372,29 @@ async def test_processors_elsewhere_make_room(client: TaskClient, url: str, no_p
 
 
 # Holds.
+
+
+async def test_a_handler_holds_the_queue(open_queue: Open, db: redis.Redis, no_polls: None) -> None:
+    queue, other = await open_queue(max_attempts=1), await open_queue()
+    await queue.put_many(["a", "b"])
+    await queue.close()
+    handled: list[str] = []
+
+    async def handle(item: str) -> None:
+        handled.append(item)
+        if len(handled) == 1:
+            raise Hold(HOUR, "429")
+
+    serving = asyncio.create_task(serve(handle, queue, signals=()))
+    await eventually(lambda: handled)
+    await eventually(lambda: db.llen("blueque_pending_tasks_jobs") == 2)
+    await nothing(other)
+    assert handled == ["a"]
+    await other.hold(0)
+    await in_time(serving)
+    assert handled == ["a", "a", "b"]
+    assert await queue.dead_letters() == []
+    consistent(db)
 
 
 async def test_a_hold_keeps_everything_and_never_gets_shorter(open_queue: Open, no_polls: None) -> None:
