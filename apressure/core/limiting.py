@@ -91,6 +91,9 @@ class Limiting(Administration):
             TypeError, ValueError: It is not a whole number of messages.
 
         Cancelled, the limit is changed or not; setting it again is safe.
+
+        On this kind:
+            TaskQueue: `get`, which takes and completes a task, waits for room, too.
         """
         if at_most is not None:
             validation.whole(at_most, "at_most", 1, MOST, "messages")

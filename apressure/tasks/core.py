@@ -181,6 +181,10 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
     async def _look(self) -> Status:
         return await self.steps.status()  # type: ignore[no-any-return]
 
+    def _give_back_unseen(self) -> None:
+        for block in self.blocks:
+            block.hand.give_back_unseen()
+
     @contextlib.asynccontextmanager
     async def _revival(self, chosen: Chosen) -> AsyncIterator[Revived]:
         failed = (await self._existing()).failed

@@ -106,7 +106,9 @@ class TestFakeRedisEvents(
             yield open_queue
 
 
-class TestTaskQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, ScheduleContract):
+class TestTaskQueue(
+    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ExpiryContract, ScheduleContract
+):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -121,7 +123,7 @@ class TestTaskQueue(QueueContract, DeadLetterContract, PauseContract, DelayContr
 
 
 class TestFakeRedisTasks(
-    QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, ScheduleContract
+    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ExpiryContract, ScheduleContract
 ):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:

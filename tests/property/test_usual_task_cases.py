@@ -35,7 +35,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "scheduled": (None, {"old": 5}, {"a": 5, "gone": 6, "new": 7}, {"later": 9999999999}, "x"),
     "bound": (None, "5", "2", "1", "0", "05", "-1", "x", "", "9" * 14, ["1"]),
     "closed": (None, "1", ["x"]),
-    "paused": (None, "1"),
+    "control": (None, {"paused": "1"}, {"concurrency": "1"}, {"count": "1", "per": "60000", "next": "5.000"},
+                {"held": "9999999999999", "held_for": "60000", "concurrency": "5"}, {"concurrency": "x"}, "x", ["x"]),
     "op": (None, "6:1", "6:", "7:1", "7:", "8:1", ":", "x", "9" * 14 + ":", ["x"]),
     "held": (["b", "a"], None, ["a", "b", "a"], ["b"], "x"),
     "a": (OURS, RESERVED, ENDED, None, {**OURS, "token": "theirs"}, {**OURS, "node": "host_2"},
@@ -50,7 +51,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
 WHERE: dict[str, str] = {
     "queues": NAMES[0], "pending": NAMES[1], "scheduled": NAMES[2], "started": NAMES[3], "listeners": NAMES[4],
     "complete": NAMES[5], "failed": NAMES[6], "tasks": NAMES[7], "leases": NAMES[8], "bound": NAMES[10],
-    "closed": NAMES[11], "paused": NAMES[12], "op": NAMES[13], "held": KEYS.reserved(b"host_1").decode(),
+    "closed": NAMES[11], "control": NAMES[12], "op": NAMES[13], "held": KEYS.reserved(b"host_1").decode(),
     **{task: f"blueque_task_{task}" for task in ("a", "old", "bad")},
 }  # fmt: skip
 USUAL = {word: values[0] for word, values in VALUES.items()}

@@ -40,6 +40,7 @@ CALLS: dict[str, Callable[[TaskSteps], Any]] = {
     "create": lambda steps: steps.create(3),
     "close": lambda steps: steps.close(expected=True),
     "pause": lambda steps: steps.pause(True, expected=True),
+    "limit": lambda steps: steps.limit({"count": 5, "burst": None}, expected=True),
     "purge": lambda steps: steps.purge("failed", 3, 5.0, expected=True),
     "delete": lambda steps: steps.delete(),
     "tend": lambda steps: steps.tend(5.0, 6.0),

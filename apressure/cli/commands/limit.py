@@ -17,9 +17,7 @@ async def limit(
     queue: Address,
     rate: Annotated[
         str | None,
-        option(
-            "rate", "At most N items in so many seconds; off ends that.", "N/SECONDS|off", shown="as it is"
-        ),
+        option("rate", "At most N items in so many seconds; off ends that.", "N/SECONDS|off", shown="as it is"),
     ] = None,
     burst: Annotated[
         int | None,

@@ -17,7 +17,9 @@ end
 -- Are clients of ours to give back what they have not handed out yet? 1 or 0.
 local function is_halted()
   if call('EXISTS', CONTROL) == 0 then return 0 end
-  return (is_paused() or hold_left() > 0) and 1 or 0
+  -- Another program may have damaged it, which steps that take tell of: that is no reason not to renew or to settle.
+  local readable, halted = pcall(function() return is_paused() or hold_left() > 0 end)
+  return readable and halted and 1 or 0
 end
 
 -- Returns: {held, held_for, count, per, burst, concurrency}, each nil where it was not said | nil, the answer that says
@@ -45,15 +47,17 @@ local function allowance(flying)
     interval = per / (burst and number or number - size + 1)
     local time, text = call('TIME'), call('HGET', CONTROL, 'next')
     time = time[1] * 1000 + time[2] / 1000
-    local furthest = time + size * interval
     last = text and #text < 30 and string.find(text, '^%d+%.%d+$') and tonumber(text) or 0
-    if last > furthest then  -- the clock was set back
-      last = furthest
-      call('HSET', CONTROL, 'next', string.format('%.3f', last))
+    -- For how long what was handed out is ahead. (Fractions of an interval get lost in sums with times since 1970: so a
+    -- quiet queue would never seem to have a whole one.)
+    local ahead = math.max(last - time, 0)
+    if ahead > size * interval then  -- the clock was set back, or the rate was slower
+      ahead = size * interval
+      call('HSET', CONTROL, 'next', string.format('%.3f', time + ahead))
     end
-    last = math.max(last, time)
-    most = math.floor((furthest - last) / interval + 0.000001)
-    if most < 1 then after = math.ceil(last + interval - furthest) end
+    most = math.floor(size - ahead / interval + 0.000001)
+    if most < 1 then after = math.max(1, math.ceil(ahead - (size - 1) * interval)) end
+    last = time + ahead
   end
   if held then
     local left = math.min(held - now(), longest or 0)
@@ -64,6 +68,7 @@ local function allowance(flying)
       most, after = 0, math.max(after or 0, left)
     end
   end
+  if concurrency == 0 then concurrency = nil end
   if concurrency and flying and concurrency - flying < most then
     most = math.max(0, concurrency - flying)
     if most == 0 then after = nil end
@@ -75,13 +80,16 @@ end
 -- So many messages were handed out under this allowance.
 local function spend(allowed, messages)
   if allowed and allowed.interval and messages > 0 then
-    call('HSET', CONTROL, 'next', string.format('%.3f', allowed.next + messages * allowed.interval))
+    -- Rounded up, to microseconds: otherwise small errors of many steps would make one message more in a window.
+    local due = math.ceil(1000 * (allowed.next + messages * allowed.interval)) / 1000
+    call('HSET', CONTROL, 'next', string.format('%.3f', due))
   end
 end
 
 -- Is there a limit of how many are in flight? Then one that is settled makes room for another.
+-- (As in `is_halted`, damage does not matter here.)
 local function limits_flight()
-  return call('HEXISTS', CONTROL, 'concurrency') == 1
+  return redis.pcall('HEXISTS', CONTROL, 'concurrency') == 1
 end
 
 -- Change limits: names and values in ARGV from first on. '' removes one. `held` is milliseconds from now: 0 ends a

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from apressure.core.errors import refusal
+from apressure.core.limits import Limits, read_limits
 from apressure.core.waiting import Reason, Wait
 from apressure.exceptions import DurabilityError, ServerError
 
@@ -59,7 +60,7 @@ class Renewed(NamedTuple):
     """What a step that renews leases has found.
 
     Attributes:
-        paused: Whether the queue is paused.
+        paused: Whether the queue is paused or held.
         letters: A letter for each claim, as in `lua/extend.lua`.
     """
 
@@ -87,6 +88,7 @@ class Status(NamedTuple):
         due: Milliseconds until a lease may end; None if nothing is leased.
         next_due: Milliseconds until the first scheduled task is due, 0 if it is overdue; None if there is none.
         expired: Tasks that have expired since the queue was created.
+        limits: How many tasks it hands out.
     """
 
     bound: int
@@ -105,6 +107,7 @@ class Status(NamedTuple):
     due: int | None
     next_due: int | None
     expired: int
+    limits: Limits
 
     @property
     def delayed(self) -> int:
@@ -169,14 +172,15 @@ def read(answer: Any, name: str) -> Any:
             return answer[2]
         case b"extended":
             return Renewed(answer[1] == 1, answer[2].decode())
-        case b"empty" | b"paused" | b"draining":
+        case b"empty" | b"limited" | b"paused" | b"draining":
             reason: Reason = answer[0].decode()
-            return Wait(reason, answer[1] if answer[1] >= 0 else None, answer[2] == 1)
+            lease, due = (time if time >= 0 else None for time in (answer[1], *answer[3:], -1)[:2])
+            return Wait(reason, lease, answer[2] == 1, due=due)
         case b"status":
-            bound, is_closed, is_paused, *counts, listed, lease, next_due, expired = answer[1:]
+            bound, is_closed, is_paused, *counts, listed, lease, next_due, expired, limits = answer[1:]
             flags = (bound >= 0, is_closed == 1, is_paused == 1)
             times = (time if time >= 0 else None for time in (lease, next_due))
-            return Status._make((max(0, bound), *flags, *counts, listed == 1, *times, expired))
+            return Status._make((max(0, bound), *flags, *counts, listed == 1, *times, expired, read_limits(*limits)))
         case b"closed" | b"missing" | b"corrupt":
             return refusal(answer, name)
         case _:

@@ -14,7 +14,7 @@ from apressure.connection.settings import MAX_NAME
 _BLUEQUE: Final = (
     b"pending_tasks", b"scheduled_tasks", b"started_tasks", b"listeners", b"complete_tasks", b"failed_tasks", b"tasks",
 )  # fmt: skip
-_OURS: Final = (b"leases", b"nodes", b"bound", b"closed", b"paused")
+_OURS: Final = (b"leases", b"nodes", b"bound", b"closed", b"control")
 
 QUEUES: Final = b"blueque_queues"
 """The sorted set of the names of all queues, by how many nodes listen to each."""

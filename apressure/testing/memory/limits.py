@@ -45,10 +45,9 @@ class StoredLimits:
         """
         most, after = math.inf, None
         if "count" in self._said:
-            furthest, interval = self._pace(now)
-            last = min(max(self._next, now), furthest)
-            most = math.floor((furthest - last) / interval + 1e-6)
-            after = last + interval - furthest if most < 1 else None
+            ahead, size, interval = self._pace(now)
+            most = math.floor(size - ahead / interval + 1e-6)
+            after = max(0.001, ahead - (size - 1) * interval) if most < 1 else None
         if held := self.held_for(now):
             most, after = 0, max(after or 0.0, held)
         if flying is not None and (free := max(0, self._said.get("concurrency", math.inf) - flying)) < most:
@@ -58,11 +57,13 @@ class StoredLimits:
     def spend(self, messages: int, now: float) -> None:
         """So many messages were handed out."""
         if "count" in self._said and messages:
-            furthest, interval = self._pace(now)
-            self._next = min(max(self._next, now), furthest) + messages * interval
+            ahead, _, interval = self._pace(now)
+            self._next = now + ahead + messages * interval
 
-    def _pace(self, now: float) -> tuple[float, float]:
+    def _pace(self, now: float) -> tuple[float, int, float]:
+        """Return by how much what was handed out is ahead of the rate, how much may come at once, and the interval."""
         count, per, burst = self._said["count"], self._said["per"] / 1000, self._said.get("burst")
         size = burst or max(1, count // 50)
         interval = per / (count if burst else count - size + 1)
-        return now + size * interval, interval
+        self._next = min(self._next, now + size * interval)  # the rate may have been slower
+        return max(0.0, self._next - now), size, interval

@@ -4,6 +4,6 @@
 -- Returns: {'created'} | {'exists'}
 check_types()
 if call('SETNX', BOUND, ARGV[1]) == 0 then return {'exists'} end
-call('DEL', CLOSED, PAUSED)
+call('DEL', CLOSED, CONTROL)
 call('ZINCRBY', QUEUES, 0, NAME)
 return {'created'}

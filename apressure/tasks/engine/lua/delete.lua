@@ -5,12 +5,12 @@
 local exists = call('EXISTS', BOUND, PENDING, SCHEDULED, COMPLETE, FAILED, LEASES) > 0 or call('ZSCORE', QUEUES, NAME)
 if ARGV[1] == '1' then
   if not exists then
-    call('DEL', CLOSED, PAUSED)
+    call('DEL', CLOSED, CONTROL)
     return {'missing'}
   end
   tell()
   call('PUBLISH', ROOM, 'deleted')
-  call('DEL', BOUND, CLOSED, PAUSED, EXPIRED, KEYS[#KEYS])
+  call('DEL', BOUND, CLOSED, CONTROL, EXPIRED, KEYS[#KEYS])
 else
   call('DEL', TASKS, STARTED)
   if call('SCARD', LISTENERS) == 0 and call('EXISTS', BOUND, PENDING, SCHEDULED) == 0 then call('ZREM', QUEUES, NAME) end

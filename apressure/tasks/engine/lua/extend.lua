@@ -1,8 +1,8 @@
 -- Renew leases: they last at least so many milliseconds from now.
 -- KEYS: those of the prelude
 -- ARGV: 1 milliseconds, 2... claims (id, token)
--- Returns: {'extended', 1 if the queue is paused, a letter for each claim: '1' renewed, 'c' renewed, and somebody asks to
---           cancel the task, '2' this very claim has ended it, '0' it is lost}
+-- Returns: {'extended', 1 if the queue is paused or held, a letter for each claim: '1' renewed, 'c' renewed, and somebody
+--           asks to cancel the task, '2' this very claim has ended it, '0' it is lost}
 ignore_memory_limit()
 local letters = {}
 local until_ = now() + tonumber(ARGV[1])
@@ -21,4 +21,4 @@ for i = 2, #ARGV, 2 do
   end
   letters[#letters + 1] = letter
 end
-return {'extended', call('EXISTS', PAUSED), table.concat(letters)}
+return {'extended', is_halted(), table.concat(letters)}

@@ -8,6 +8,8 @@
 -- Returns: {'tasks', {{id, {field, value...}}...}, number of tasks that have failed too often, number of ids that were
 --           dropped, {field, value...} of all the tasks} (without tasks: there may be more, try again) |
 --          {'empty', milliseconds, 1 if the queue was created} | {'paused', milliseconds, created} |
+--          {'limited', milliseconds, created, milliseconds until the limits allow another one, or -1 if one must end first}
+--          (tasks wait, but the limits of the queue keep them) |
 --          {'draining', milliseconds, created} (it is closed, but tasks are scheduled, or others have tasks) |
 --          {'closed'} | {'missing'} | {'corrupt', why};
 --          with the milliseconds after which it is worth another try in any case, or -1;
@@ -29,7 +31,7 @@ local function again()
   return (lease < 0 or scheduled >= 0 and scheduled < lease) and scheduled or lease
 end
 
-local before, text, closed, paused = begin(ARGV[1], ARGV[2])
+local before, text, closed = begin(ARGV[1], ARGV[2])
 if before then
   -- The reply to this very step was lost: answer again with what is still reserved by it.
   local tasks = {}
@@ -41,17 +43,24 @@ end
 local bound, created = state(ARGV[9] == '1', text)
 if not bound then return created end
 created = created and 1 or 0
+local controlled = call('EXISTS', CONTROL) == 1
+local wrong = controlled and damaged_limits()
+if wrong then return wrong end
 call('LLEN', RESERVED .. listener)
 call('LLEN', PENDING)
 local some_scheduled = call('ZCARD', SCHEDULED) > 0
 ignore_memory_limit()
 if some_scheduled then promote() end
 local some_left = reclaim() == LOOKED_AT
-if paused then return with_given_up({'paused', again(), created}) end
+if controlled and is_paused() then return with_given_up({'paused', again(), created}) end
 if some_left then return with_given_up({'tasks', {}, 0, 0, {}}) end
+-- Nodes of the released blueque take what they want, and have no leases: what they have does not count, but for tasks of
+-- dead ones whose processes our nodes watch. A task of ours that they have ended counts until its lease ends.
+local allowed = controlled and allowance(call('ZCARD', LEASES))
 
 -- First it reads.
 local most, found, dead, looked, bytes, seen = tonumber(ARGV[3]), {}, {}, 0, 0, {}
+if allowed then most = math.min(most, allowed.most) end
 while #found < most and looked < 2 * CHUNK and bytes < 1048576 do
   local some = call('LRANGE', PENDING, -looked - math.min(most - #found, 100), -looked - 1)
   for i = #some, 1, -1 do
@@ -108,6 +117,7 @@ for i = 1, #dead do
     call('HINCRBY', EXPIRED, 'count', 1)
   end
 end
+spend(allowed, #found)
 local claim = {}
 if #found > 0 then
   claim = {'status', 'reserved', 'node', listener, 'updated', stamp(), 'token', token}
@@ -134,6 +144,11 @@ if looked > 0 then
   return with_given_up({'tasks', found, #dead, looked - #found - #dead, claim})
 end
 local milliseconds = again()
+if allowed and allowed.most == 0 and call('EXISTS', PENDING) == 1 then
+  local after = allowed.after or -1
+  if after >= 0 and (milliseconds < 0 or after < milliseconds) then milliseconds = after end
+  return with_given_up({'limited', milliseconds, created, after})
+end
 if closed then
   local others = ARGV[10] ~= '' and call('ZCARD', LEASES) > tonumber(ARGV[10])
   if others or call('ZCARD', SCHEDULED) > 0 then return with_given_up({'draining', milliseconds, created}) end

@@ -21,7 +21,7 @@ if kinds['nack'] or kinds['unseen'] then call('LLEN', PENDING) end
 if kinds['later'] then call('ZCARD', SCHEDULED) end
 ignore_memory_limit()
 
-local letters, back, ended, checked = {}, false, 0, false
+local letters, back, ended, freed, checked = {}, false, 0, false, false
 local complete, failed, leases, added, removed = {}, {}, {}, {}, {}
 
 -- Write what has gathered.
@@ -68,6 +68,7 @@ while i <= #ARGV do
       call('PUBLISH', task, 'progress')
       call('HSET', task, 'updated', stamp(), unpack(ARGV, first, i - 1))
     else
+      freed = true
       if first < i then call('HSET', task, unpack(ARGV, first, i - 1)) end
       local succeeds, delay = how == 'complete', string.match(how, '^later:(%d+)$')
       local tries_again = how == 'nack' or delay
@@ -108,7 +109,8 @@ if ended > 0 then
   -- Those that wait for the end learn that it may have come.
   back = back or call('EXISTS', CLOSED) == 1
 end
-if back then tell() end
+-- A task that is no longer in hand makes room for another where the queue limits how many are.
+if back or (freed and limits_flight() and call('EXISTS', PENDING) == 1) then tell() end
 -- A key that another program has damaged is no reason not to note what has happened.
 local scheduled = next(nodes) and redis.pcall('ZCARD', SCHEDULED)
 if type(scheduled) == 'number' and scheduled > 0 and type(redis.pcall('LLEN', PENDING)) == 'number' then promote() end

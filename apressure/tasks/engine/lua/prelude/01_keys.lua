@@ -1,7 +1,7 @@
 -- What the steps of a queue of tasks share, behind what all rooms share in `connection/lua`: names for the keys, and
 -- functions.
 -- KEYS: 1 blueque_queues, 2 pending, 3 scheduled, 4 started, 5 listeners, 6 complete, 7 failed, 8 tasks, and ours:
---       9 leases, 10 nodes, 11 bound, 12 closed, 13 paused, 14 op; the beginnings of keys: 15 of a task, 16 of a
+--       9 leases, 10 nodes, 11 bound, 12 closed, 13 control, 14 op; the beginnings of keys: 15 of a task, 16 of a
 --       listener's reserved list; the channels: 17 of the queue, 18 for room, 19 for schedulers;
 --       and ours: 20 expired
 -- Nodes of the released blueque do not keep our keys: each of them may be missing or stale at any time. What Blueque's
@@ -10,8 +10,8 @@
 local QUEUES, PENDING, SCHEDULED, STARTED, LISTENERS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local COMPLETE, FAILED, TASKS = KEYS[6], KEYS[7], KEYS[8]
 -- LEASES: task -> when it is taken from the node of ours that has it. NODES: listener and a name -> until when it lives.
-local LEASES, NODES, BOUND, CLOSED, PAUSED = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
-OP = KEYS[14]
+local LEASES, NODES, BOUND, CLOSED = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+CONTROL, OP = KEYS[13], KEYS[14]
 local TASK, RESERVED, CHANNEL, ROOM, SCHEDULERS = KEYS[15], KEYS[16], KEYS[17], KEYS[18], KEYS[19]
 local EXPIRED = KEYS[20]        -- in its field 'count', how many tasks have expired; a task's own field `expires` says when
 local NAME = string.sub(TASKS, #'blueque_tasks_' + 1)
@@ -55,6 +55,11 @@ end
 local function state(expected, text)
   if text == nil then text = call('GET', BOUND) end
   return bound_in(BOUND, text, expected)
+end
+
+-- Does a queue that was not created exist? It has had tasks, or was closed.
+local function is_known()
+  return call('EXISTS', PENDING, TASKS, SCHEDULED, CLOSED) > 0
 end
 
 -- Redis checks maxmemory only at the first write of a script. Nodes make room and must work on a full server: this
@@ -143,13 +148,13 @@ local function finish(id, status, field, text, node, pid)
 end
 
 -- Several strings at once; false for each that is missing, or of another type.
--- Returns: the result of this step, if it was carried out before (see `recall`); the values of BOUND, CLOSED and PAUSED
+-- Returns: the result of this step, if it was carried out before (see `recall`); the values of BOUND and CLOSED
 local function begin(sequence, repeated)
-  local values = call('MGET', OP, BOUND, CLOSED, PAUSED)
+  local values = call('MGET', OP, BOUND, CLOSED)
   local last = values[1] and natural(string.match(values[1], '^(%d+):'))
   local before
   if repeated == '1' or (last and last >= tonumber(sequence)) then before = recall(sequence, repeated) end
-  return before, values[2], values[3], values[4]
+  return before, values[2], values[3]
 end
 
 -- Why an earlier attempt at a task has failed, where that is known.
