@@ -192,7 +192,8 @@ FAMILIES: Final = tuple(
     {
         family.name: family
         for family in (
-            UP, SAMPLED, EXISTS, *COUNTS.values(), BOUND, PRODUCERS, CONSUMERS, HOLDER, HELD_SINCE, SCHEDULE_NEXT,
+            UP, SAMPLED, EXISTS, *COUNTS.values(), HELD, RATE, CONCURRENCY, BOUND, PRODUCERS, CONSUMERS, HOLDER,
+            HELD_SINCE, SCHEDULE_NEXT,
             SCHEDULE_LAST, SCHEDULE_PUTS, *TOTALS.values(), OLDEST, DRAIN, *LOCAL.values(),
             BLOCKED, *HANDLED.values(), DURATION,
         )

@@ -235,6 +235,23 @@ async def test_serve_serves_its_metrics_and_ends_them(open_queue: Opener) -> Non
         await asyncio.to_thread(scrape, port)
 
 
+async def test_limits_are_shown(open_queue: Opener) -> None:
+    queue = await open_queue()
+    names = ("queue_rate_limit", "queue_concurrency_limit", "queue_held_seconds")
+    async with Metrics(queue, interval=100) as metrics:
+
+        async def shown() -> dict[str, float]:
+            await metrics.sample()
+            return {one.family.name: one.value for one in metrics.readings() if one.family.name in names}
+
+        assert await shown() == {"queue_held_seconds": 0.0}
+        await queue.set_rate(30, per=60)
+        await queue.set_concurrency(7)
+        assert await shown() == {"queue_rate_limit": 0.5, "queue_concurrency_limit": 7.0, "queue_held_seconds": 0.0}
+        await queue.hold(1000)
+        assert 900 < (await shown())["queue_held_seconds"] <= 1000
+
+
 async def test_every_kind_of_queue_has_its_metrics(open_queue: Opener, url: str, tmp_path: Path) -> None:
     queues: list[Any] = [
         await open_queue("q"), EventQueue("q", url=url), FileQueue("q", directory=tmp_path), TaskClient(url).queue("q"),
@@ -258,7 +275,7 @@ async def test_every_kind_of_queue_has_its_metrics(open_queue: Opener, url: str,
         common = {
             "up", "queue_exists", "queue_sampled_timestamp_seconds", "queue_messages", "queue_in_flight_messages",
             "queue_delayed_messages", "queue_expired_messages", "queue_schedules", "queue_closed",
-            "queue_paused", "queue_oldest_message_age_seconds",
+            "queue_paused", "queue_held_seconds", "queue_oldest_message_age_seconds",
             "queue_drain_seconds", "local_waiting_putters", "local_waiting_getters", "local_blocked_seconds",
             "local_put_messages",
             "local_received_messages", "local_deleted_messages", "local_dead_lettered_messages",
