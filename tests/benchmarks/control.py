@@ -1,4 +1,4 @@
-"""Measure what delays cost, for each kind of queue: beside plain puts and gets, and how late delayed items come.
+"""Measure what delays and limits cost, for each kind of queue, and how late delayed items come.
 
 Usage: python -m tests.benchmarks.control [--quick] [--against DIRECTORY] [--kind NAME] [--repetitions N] [--json FILE]
                                           [--libraries DIRECTORY]
@@ -9,8 +9,10 @@ Usage: python -m tests.benchmarks.control [--quick] [--against DIRECTORY] [--kin
 - "beside many / ten": the same while a million are kept (of a FileQueue 10,000), as a ratio to ten.
 - "late": milliseconds from the time when an item is due until a consumer that waits has it, the 99th percentile, alone
   and beside so many others.
+- "limited / plain": items a second through a queue with a rate that is never reached and a limit of concurrency, as a
+  ratio to one without limits.
 - With `--libraries`, docket and BullMQ (its Python package) are installed there, and their lateness is measured, too.
-- With `--against`, another checkout runs the plain puts and gets in turn: what a queue pays that uses no delays.
+- With `--against`, another checkout runs the plain puts and gets in turn: what a queue pays that uses none of it.
   Processes differ by some per cent, so each repetition has new ones.
 
 What is compared takes turns, burst by burst, and the fastest burst of each counts: a machine that others share is quick
@@ -41,7 +43,7 @@ from tests.servers import CannotRun
 KINDS: Final = ("AsyncQueue", "EventQueue", "TaskQueue", "FileQueue")
 GOALS: Final = {
     "delayed / plain": 0.7, "beside ten": 0.7, "beside many / ten": 0.9, "late": 50.0, "late beside": 50.0,
-    "plain / before": 0.98,
+    "limited / plain": 0.8, "plain / before": 0.98,
 }  # fmt: skip
 """The least ratios, and the most milliseconds."""
 
@@ -111,6 +113,15 @@ async def measure(kind: str, url: str, count: int, kept: int) -> dict[str, float
             "beside many / ten": rates["many"] / rates["ten"],
             "late beside": await lateness(many, make, count // 10, 2.0),
         }
+        if kind != "FileQueue":
+            for name in ("limited", "plain"):  # both are fresh: a queue gets slower with what it has done
+                queues[name], _ = await stack.enter_async_context(opened(kind, url, name))
+                await queues[name].create()
+            await queues["limited"].set_rate(1_000_000, burst=1_000_000)
+            await queues["limited"].set_concurrency(1_000_000)
+            turns = {name: functools.partial(rate, queues[name], item, BURST) for name in ("limited", "plain")}
+            found = await fastest(turns, count // BURST)
+            figures["limited / plain"] = found["limited"] / found["plain"]
         for queue in queues.values():
             await queue.delete()
     return figures
