@@ -11,7 +11,8 @@ import pytest
 
 from apressure import Hold, Limits, Rate, serve
 from apressure.exceptions import QueueClosedError, QueueDoesNotExistError, QueueEmptyError
-from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, begun, fails, in_time
+from apressure.testing.contract.cancellation import everywhere
+from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, begun, drained, fails, in_time
 
 HOUR = 3600.0
 
@@ -234,6 +235,42 @@ class LimitContract:
         delivery = await in_time(queue.receive())
         assert (delivery.raw, delivery.attempts) == (ITEMS[1], 1)  # the first one became a dead letter
         await delivery.ack()
+
+    async def test_a_cancelled_change_of_limits_was_made_or_not(self, open_queue: Opener) -> None:
+        async def check(queue: Any, _: Any) -> None:
+            limits = await queue.limits()
+            assert limits.rate in (None, Rate(1, HOUR))
+            assert limits.concurrency in (None, 2)
+            await queue.hold(0)
+            await queue.set_rate(None)
+            await queue.set_concurrency(None)
+            assert await queue.limits() == Limits()
+            assert await drained(queue) == ITEMS[:3]
+
+        await everywhere(open_queue, lambda queue: queue.set_rate(1, per=HOUR), check)
+        await everywhere(open_queue, lambda queue: queue.set_concurrency(2), check)
+        await everywhere(open_queue, lambda queue: queue.hold(HOUR), check)
+
+    async def test_a_cancelled_release_has_released_or_not(self, open_queue: Opener) -> None:
+        async def release(queue: Any) -> None:
+            delivery = await queue.receive()
+            await delivery.release()
+
+        async def check(queue: Any, _: Any) -> None:
+            assert await drained(queue) == ITEMS[:3]
+
+        await everywhere(open_queue, release, check)
+
+    async def test_a_limited_get_that_is_cancelled_takes_nothing(self, open_queue: Opener) -> None:
+        async def limited(queue: Any) -> Any:
+            await queue.set_rate(1, per=HOUR)
+            return await queue.get()
+
+        async def check(queue: Any, got: Any) -> None:
+            await queue.set_rate(None)
+            assert ([] if got is None else [got]) + await drained(queue) == ITEMS[:3]
+
+        await everywhere(open_queue, limited, check)
 
     async def test_bad_limits_are_refused_and_change_nothing(self, open_queue: Opener) -> None:
         queue = await open_queue()
