@@ -34,6 +34,14 @@ odd = [
     {**alive, "deadline": "1e18"}, {**alive, "deadline": "9" * 20}, {"token": "theirs", "uid": "me", "deadline": FAR},
     {"token": "theirs"}, {"deadline": FAR, "duration": DAY},
 ]  # fmt: skip
+controls = st.fixed_dictionaries(
+    {}, optional={
+        "count": mostly("5", "0", "x", "200", "9" * 13), "per": mostly(str(DAY), "0", "", "1", "9" * 13),
+        "burst": mostly("3", "0", "-1", "1"), "concurrency": mostly("3", "0", "1.5"),
+        "next": mostly("1.000", f"{FAR}.500", "x", "nan", "1e18", "", "5"), "paused": rarely("1:another"),
+        "held": rarely(str(FAR), "1", "x"), "held_for": rarely("1000", "x"),
+    },
+).map(lambda said: {name: value for name, value in said.items() if value is not None} or None)  # fmt: skip
 values: list[st.SearchStrategy[Any]] = [
     st.lists(st.sampled_from(["", "a", "bb", "ccc"]), max_size=4),  # the messages
     st.sampled_from(["0", "3", "5000"]) | mostly("5", None, "-1", "07", "x", " 0", ""),
@@ -50,7 +58,8 @@ values: list[st.SearchStrategy[Any]] = [
     mostly(None, {"1": "2:apart"}, {"1": "apart"}, {"x": "1:apart", "nan": "x:", "2": ""}),
     mostly(None, ["1:x"], ["x", "1:", ":", "-1:x", "inf:x"]),
     # control
-    mostly(None, {"paused": "1:another"}, {"concurrency": "3"}, {"count": 5, "per": DAY}, {"count": "x"}, ["x"]),
+    mostly(None, {"paused": "1:another"}, {"concurrency": "3"}, {"count": 5, "per": DAY}, {"count": "x"}, ["x"])
+    | controls,
     rarely(dict.fromkeys(("a:1:0:0:due", "a:1:1:2:bb", "x"), 1.0).items(), "x")
     | mostly(None, {"a:1:0:0:later": FAR, "a:1:0:1:later": FAR + 1}.items()),
     rarely("1000000000", "x", ["x"]),  # popped
@@ -98,6 +107,9 @@ def write(db: redis.Redis, state: tuple[Any, ...]) -> None:
     pipe.execute()
 
 
+GIVEN = (b"1.000", b"%d.500" % FAR, b"x", b"nan", b"1e18", b"", b"5", b"1", b"%d" % FAR)
+"""What the states have for `next` and `held` of the limits."""
+
 READ = """
 local found = {}
 for i, key in ipairs(redis.call('KEYS', '*')) do
@@ -119,6 +131,10 @@ def read(db: redis.Redis) -> dict[str, Any]:
         for field in {b"since", b"deadline"} & set(found[name]) if name.endswith("_lease") else ():
             if found[name][field] not in (b"1", b"%d" % FAR):
                 found[name][field] = "some time from now"
+        if name.endswith(":control") and kind == b"hash":
+            for field in {b"next", b"held"} & set(found[name]):
+                if found[name][field] not in GIVEN:
+                    found[name][field] = "some time from now"
         if name.endswith(":watch") and kind == b"hash" and b"id" not in value and b"others" not in value:
             del found[name]  # nobody watches, until when ever
         elif name.endswith(":watch") and kind == b"hash":
@@ -139,6 +155,8 @@ def run(db: redis.Redis, source: str, state: tuple[Any, ...], arguments: list[An
             told[3] = "the rest of a lease"
         elif told[0] == b"turn":
             told[1] = "the rest of a watch"
+        elif told[0] == b"limited" and told[2] > 0:
+            told[2] = "the rest of an interval"
         elif told[0] in (b"watch", b"empty", b"draining") and len(told) > 2 and told[2] > 0:
             told[2] = "the rest of a delay"
         elif told[0] == b"ok":
@@ -187,7 +205,7 @@ CHANGES: dict[int, tuple[Any, ...]] = {
                                         *({**ours, "next": n} for n in (3, 5, "04", "x", 10**12))),
     14: (["1"],), 15: (["1"],), 16: ("1", str(FAR)), 17: ("1", str(FAR)),
     18: (["x"], ["e", "dd", "ccc"]), 19: ({"1": "2:x"}, {"1": "x", "x": "1"}), 20: (["1:x"], ["x"]),
-    21: ("1:other", ["x"]),
+    21: ({"paused": "1:other"}, {"count": "5"}, "x", ["x"]),
     22: ({"a:1:0:0:due": 1.0}.items(), {"a:1:0:3:due": 1.0}.items(), {"a:1:0:0:later": FAR}.items(), "x"),
     23: ("1000000000", "x"), 24: (["1"], "x"), 25: (["1"], "x"),
     26: (None, "", ":", "x", "7:0", "7:1", "8:1", "6:", "6:x", "10:1"),
@@ -219,3 +237,33 @@ def test_all_as_usual_but_for_one_thing(url: str, name: str) -> None:
         for value in (values if arguments is ARGUMENTS[name][0] else values[:2])
     ]
     assert sum(UsualCase(script(name), run).in_each(url, cases)) > 50
+
+
+LIMITED: list[tuple[dict[str, str], bool]] = [
+    ({"concurrency": "3"}, True),
+    ({"count": "5", "per": "1000"}, True),
+    ({"count": "5", "per": "1000", "burst": "1", "concurrency": "0"}, True),
+    ({"count": "500", "per": "1", "next": "1.000"}, True),
+    ({"count": "5", "per": str(DAY), "next": "nan"}, True),
+    ({"count": "5", "per": str(DAY), "next": f"{FAR}.500"}, False),
+    ({"count": "1", "per": str(DAY), "burst": "3", "next": f"{FAR - 1_000_000}.500"}, True),
+    ({"count": "0", "per": "1000"}, False),
+    ({"count": "5"}, False),
+    ({"count": "5", "per": "1e3"}, False),
+    ({"count": "5", "per": "9" * 14}, False),
+    ({"concurrency": "x"}, False),
+    ({"count": "5", "per": "1000", "paused": "1:another"}, False),
+    ({"held": "1", "held_for": "1"}, False),
+    ({"concurrency": "3", "held": str(FAR), "held_for": "1000"}, False),
+    ({"next": "1.000"}, False),
+    ({"x": "y"}, False),
+]
+
+
+@pytest.mark.parametrize(("control", "is_usual"), LIMITED)
+def test_limits_that_let_a_get_go_on_are_usual(url: str, control: dict[str, str], is_usual: bool) -> None:
+    """With, and without, delayed messages beside it."""
+    usual = USUAL_OF["get"]
+    beside = [(None, None), ({"a:1:0:0:later": FAR}.items(), ["1"])]
+    states = [(*usual[:21], control, later, *usual[23:25], room, *usual[26:]) for later, room in beside]
+    assert UsualCase(script("get"), run).in_each(url, [(state, GET) for state in states]) == [is_usual] * 2

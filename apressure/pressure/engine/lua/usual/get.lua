@@ -1,6 +1,6 @@
--- The usual case of get.lua, with as few commands as possible: no lease, claim, leftover, pause or limit, nothing that
--- is due or was delayed, a free role that this client had before, no other client that waits, and a message in a queue
--- that is not over its bound. In any other case it writes nothing.
+-- The usual case of get.lua, with as few commands as possible: no lease, claim, leftover or pause, no limit that keeps
+-- the message, nothing that is due or was delayed, a free role that this client had before, no other client that waits,
+-- and a message in a queue that is not over its bound. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of get.lua; nil for any other case
 local call = redis.call
 if ARGV[2] .. ARGV[3] .. ARGV[4] ~= '01' then return nil end
@@ -17,6 +17,12 @@ if not string.find(numbers, '^ %d+ %d+ %d+$') or string.find(numbers, ' 0%d') th
 if texts[4] ~= ARGV[1] then return nil end
 local unusual = call('EXISTS', PRODUCER_LEASE, CONSUMER_LEASE, PRODUCER_CLAIM, CONSUMER_CLAIM, INFLIGHT, APART, CONTROL,
                      DELAYED, POPPED)
+local pace
+if unusual > 0 then
+  pace = pace_of(CONTROL)
+  if pace == false then return nil end
+  if pace then unusual = unusual - 1 end
+end
 if unusual > 0 then
   if unusual > 1 or call('EXISTS', DELAYED) == 0 or not not_due(DELAYED, 1000) then return nil end
   if bound ~= '0' and call('EXISTS', ROOM) == 0 then return nil end  -- somebody may wait for it
@@ -29,6 +35,7 @@ if bound ~= '0' and call('LLEN', LIST) > tonumber(bound) then return nil end
 local message = call('RPOP', LIST)
 if not message then return nil end
 if watch[1] then call('DEL', WATCH) end
+if pace and pace ~= '' then call('HSET', CONTROL, 'next', pace) end
 call('INCRBY', COUNT, 1)
 call('INCRBY', BYTES, #message)
 return {'messages', {message}}
