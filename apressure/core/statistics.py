@@ -73,7 +73,7 @@ def figures(
     Args:
         name: The queue's name.
         looked: What a look at it told: `waiting`, `bound`, `closed`, `paused`, `delayed`, `next_due` (milliseconds),
-            `expired`.
+            `expired`, and perhaps `limits`.
         waiting: How many tasks of the object are putting, and how many are getting or receiving.
         blocked: For how long its operations waited.
         counts: What it has done.
@@ -82,7 +82,7 @@ def figures(
     return {
         "name": name, "length": looked.waiting, "bound": looked.bound, "closed": looked.closed,
         "paused": looked.paused, "delayed": looked.delayed, "next_due": seconds_of(looked.next_due),
-        "expired": looked.expired,
+        "expired": looked.expired, "limits": getattr(looked, "limits", UNLIMITED),
         "waiting_putters": putters, "waiting_receivers": receivers, "blocked": blocked.seconds(), **counts,
     }  # fmt: skip
 

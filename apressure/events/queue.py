@@ -320,6 +320,11 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         return [read(letter, self._items.decode) async for letter in letters(self._driver.steps, limit)]
 
+    def _give_back_unseen(self) -> None:
+        blocks: Any = self._driver.blocks
+        for block in list(blocks):
+            block.hand.give_back_unseen()
+
     # What is behind the operations on events.
 
     async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:

@@ -50,7 +50,7 @@ def reads_only_what_it_names(script: str, code: str, more: int = 0) -> bool:
     """Whether a script reads no argument beyond those that its header names, and `more`."""
     count, many = arguments_of(script)
     read = {int(number) for number in re.findall(r"ARGV\[(\d+)\]", code)}
-    return (not read or max(read) <= count + more) and many == bool(re.search(r"#ARGV|ARGV\[i", code))
+    return (not read or max(read) <= count + more) and many == bool(re.search(r"#ARGV|ARGV\[i|set_limits\(", code))
 
 
 def unused(defined: str, code: dict[str, str]) -> list[str]:
