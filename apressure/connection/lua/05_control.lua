@@ -43,6 +43,7 @@ local function allowance(flying)
     time = time[1] * 1000 + time[2] / 1000
     local furthest = time + size * interval
     last = text and #text < 30 and string.find(text, '^%d+%.%d+$') and tonumber(text) or 0
+    if last > furthest then call('HSET', CONTROL, 'next', string.format('%.3f', furthest)) end  -- the clock was set back
     last = math.min(math.max(last, time), furthest)
     most = math.floor((furthest - last) / interval + 0.000001)
     if most < 1 then after = math.ceil(last + interval - furthest) end
