@@ -76,6 +76,11 @@ class EventWaits(ServerWaits):
             self._end.hand_back()
             self.leave(False)
 
+    def leave(self, unused: bool) -> None:
+        """Have another client watch the queue, unless a task here waits for what its limits keep: that watches, too."""
+        if not self._end.watched:
+            super().leave(unused)
+
     def _stopped(self, wait: Wait) -> None:
         self.hand_back("consumer" if wait.reason in _EVENTS else "producer")
 

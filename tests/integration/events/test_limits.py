@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -315,6 +316,88 @@ async def test_a_token_that_nobody_uses_goes_to_the_next_one(open_queue: Open, l
         await delivery.nack()
         if not first.cancelled():
             await first.result().nack()
+
+
+@pytest.mark.parametrize("ending", ["a try without waiting", "a cancelled task"])
+async def test_the_other_tasks_of_the_client_that_watches_still_do(
+    open_queue: Open, long_slices: None, ending: str
+) -> None:
+    queue, other = await open_queue(bound=0), await open_queue()
+    await queue.put_many(ITEMS[:4])
+    await queue.set_concurrency(1)
+    async with queue.consumer(prefetch=1, ack="manual") as consumer:
+        delivery = await other.receive()
+        mine = asyncio.create_task(anext(consumer))
+        await eventually(lambda: queue._driver.waits._parked)
+        (theirs,) = await waiting(other)
+        if ending == "a cancelled task":
+            (task,) = await waiting(queue)
+            await eventually(lambda: len(queue._driver.waits._parked) == 2)
+            task.cancel()
+            await asyncio.wait((task,))
+        else:
+            with pytest.raises(QueueEmptyError):
+                await queue.receive(timeout=0)
+        await queue.statistics()  # the step that hands over would have been carried out
+        await delivery.ack()
+        for task in (mine, theirs):
+            await (await in_time(task)).ack()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_random_cancellations_and_changes_leave_nobody_waiting(
+    open_queue: Open, long_slices: None, db: redis.Redis, seed: int
+) -> None:
+    """Those that are not cancelled wait for ever: everything is received, and nothing ends the waits but news."""
+    chosen = random.Random(seed)
+    queues = [await open_queue(bound=0), *[await open_queue() for _ in range(3)]]
+    most, received, flying, at_most, ended = 200, [], 0, 0, False
+    await queues[0].set_concurrency(2)
+
+    async def receive(queue: EventQueue[bytes]) -> None:
+        nonlocal flying, at_most
+        while not ended:
+            timeout = 0 if chosen.random() < 0.1 else None
+            task = asyncio.ensure_future(queue.receive(timeout=timeout, lease=600))
+            if chosen.random() < 0.3:
+                await asyncio.sleep(chosen.uniform(0, 0.01))
+                task.cancel()
+                await asyncio.wait((task,))
+            try:
+                delivery = await task
+            except QueueEmptyError:
+                continue
+            except asyncio.CancelledError:
+                continue
+            flying += 1
+            at_most = max(at_most, flying)
+            await asyncio.sleep(chosen.uniform(0, 0.003))
+            flying -= 1
+            await delivery.ack()
+            received.append(delivery.raw)
+
+    async def change() -> None:
+        while not ended:
+            await asyncio.sleep(chosen.uniform(0, 0.05))
+            queue = chosen.choice(queues)
+            if chosen.random() < 0.5:
+                await queue.hold(chosen.choice((0.005, 0)))
+            else:
+                await queue.set_rate(*chosen.choice(((None,), (1000, 1.0), (200, 1.0, 5))))
+
+    working = [asyncio.create_task(receive(queue)) for queue in queues for _ in range(2)]
+    working.append(asyncio.create_task(change()))
+    for number in range(most):
+        await chosen.choice(queues).put(b"%d" % number)
+        await asyncio.sleep(chosen.uniform(0, 0.005))
+    await eventually(lambda: len(received) == most or any(task.done() for task in working))
+    ended = True
+    for task in working:
+        task.cancel()
+    await asyncio.wait(working)
+    assert sorted(received, key=int) == [b"%d" % number for number in range(most)]
+    assert at_most <= 2
+    assert consistent(db)
 
 
 async def test_several_queues_at_once(open_queue: Open, url: str) -> None:
