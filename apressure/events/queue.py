@@ -14,7 +14,7 @@ from apressure.connection.client import Client, client_of
 from apressure.connection.moves import other_kind
 from apressure.connection.settings import ClientOptions
 from apressure.core.administration import AdministrationSteps
-from apressure.core.consumer import ConsumerOptions
+from apressure.core.consumer import ConsumerOptions, give_back_unseen
 from apressure.core.due import Due, due_of
 from apressure.core.leases.arguments import max_hold_of
 from apressure.core.letters import Chosen
@@ -319,6 +319,9 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
 
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         return [read(letter, self._items.decode) async for letter in letters(self._driver.steps, limit)]
+
+    def _give_back_unseen(self) -> None:
+        give_back_unseen(self._driver.blocks)
 
     # What is behind the operations on events.
 

@@ -17,7 +17,7 @@ from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
 from apressure.connection.schedules import ServerSchedules
 from apressure.connection.wire.command import Argument
-from apressure.core.consumer import QueueConsumer
+from apressure.core.consumer import QueueConsumer, give_back_unseen
 from apressure.core.delivery import Hand
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of
@@ -182,8 +182,7 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
         return await self.steps.status()  # type: ignore[no-any-return]
 
     def _give_back_unseen(self) -> None:
-        for block in self.blocks:
-            block.hand.give_back_unseen()
+        give_back_unseen(self.blocks)
 
     @contextlib.asynccontextmanager
     async def _revival(self, chosen: Chosen) -> AsyncIterator[Revived]:

@@ -64,7 +64,9 @@ class TestSharedConsumer(
                     await queue.delete()
 
 
-class TestEventQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, ScheduleContract):
+class TestEventQueue(
+    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ExpiryContract, ScheduleContract
+):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -92,7 +94,7 @@ class TestFakeRedis(QueueContract, DeadLetterContract, PauseContract, LimitContr
 
 
 class TestFakeRedisEvents(
-    QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, ScheduleContract
+    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ExpiryContract, ScheduleContract
 ):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:

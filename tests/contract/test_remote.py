@@ -13,6 +13,7 @@ from apressure.testing.contract import (
     DeadLetterContract,
     DelayContract,
     ExpiryContract,
+    LimitContract,
     Opener,
     PauseContract,
     QueueContract,
@@ -25,7 +26,7 @@ from tests.okq_server import OkqServer
 
 
 class TestServerOfOurs(
-    QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, ScheduleContract
+    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ExpiryContract, ScheduleContract
 ):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:

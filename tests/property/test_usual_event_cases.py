@@ -19,6 +19,16 @@ WORDS = [name.rpartition("}")[2].lstrip(":").partition(":")[0] or "unclaimed" fo
 LOCKS = {KEYS.lock(one).decode(): one.decode() for one in (b"a", b"b", b"c")}
 HOUR = 3_600_000
 
+RATE = {"count": "5", "per": "9000"}
+SPENT = {**RATE, "next": f"{FAR}.000"}
+CONTROLS: tuple[Any, ...] = (
+    {"paused": "1:somebody"}, RATE, {**RATE, "burst": "5", "next": "1.000"}, SPENT, {**SPENT, "burst": "1"},
+    {**RATE, "next": "x"}, {"concurrency": "1"}, {"concurrency": "2"}, {**RATE, "concurrency": "2"},
+    {"held": str(FAR), "held_for": str(HOUR)}, {"held": str(FAR), "held_for": "5"}, {"held": "1", "held_for": "5"},
+    {"paused": "1:somebody", "concurrency": "9"}, {"count": "x"}, {"concurrency": "-1"}, {"held": ""}, ["x"], "x",
+)  # fmt: skip
+"""What CONTROL may have: a pause, limits that keep events or do not, and what another program has damaged."""
+
 # For each key what is in it; A pair is a text and its time to live in milliseconds.
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "unclaimed": st.sampled_from([["b", "a"], ["a"]]) | mostly(["c", "b", "a"], None, ["a", "b", "a"], "x"),
@@ -36,7 +46,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "putters": mostly(None, "1"),
     "scan": st.sampled_from([None, ("0", 10 * HOUR)]) | mostly(("0", 5_000), "0", ("x", 10 * HOUR)),
     "end": mostly(None, ["1"]),
-    "paused": mostly(None, "1:somebody", ["x"]),
+    "control": mostly(None, *CONTROLS),
     "resumed": mostly(None, ["1"]),
     "errors": mostly(None, {"a": "1:failed"}, "x"),
     "delayed": st.sampled_from([None, {"d": FAR}]) | mostly(None, {"d": 1}, {"a": 1}, {"a": 1, "d": FAR}, "x"),
@@ -111,9 +121,10 @@ def settled(value: Any) -> Any:
 def run(db: redis.Redis, source: str, state: Any, arguments: list[Any]) -> tuple[Any, dict[str, Any]]:
     write(db, state)
     answer = answer_of(db, source, NAMES, arguments)
-    waits = (b"empty", b"watch", b"turn", b"draining", b"paused")
+    waits = (b"empty", b"watch", b"turn", b"draining", b"limited", b"paused")
     if isinstance(answer, list) and len(answer) == 2 and answer[1][0] in waits:
         answer[1][1] = answer[1][1] > 0  # milliseconds
+        answer[1][3:] = [one > 0 for one in answer[1][3:]]
     return answer, {key.decode(): (settled(value), lives) for key, value, lives in db.eval(READ, 0)}
 
 
@@ -169,7 +180,7 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "putters": ("1", ["x"]),
     "scan": (None, "0", ("0", 5_000), ("x", 5_000), ["x"]),
     "end": (["1"], "x"),
-    "paused": ("1:somebody", ["x"]),
+    "control": CONTROLS,
     "resumed": (["1"], "x"),
     "errors": ({"a": "1:failed"}, "x"),
     "delayed": ({"d": FAR}, {"d": 1}, "x"),

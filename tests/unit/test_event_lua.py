@@ -49,6 +49,8 @@ CALLS: dict[str, Callable[[EventSteps], Any]] = {
     "move": lambda steps: steps.move(steps.series(), EventKeys("source"), [(EVENTS, EVENTS)], True),
     "pause": lambda steps: steps.pause(True, expected=True),
     "resume": lambda steps: steps.pause(False, expected=True),
+    "limit": lambda steps: steps.limit({"count": 5, "per": 1000, "burst": None, "held": 3}, expected=True),
+    "ready": lambda steps: steps.ready(),
     "resign": lambda steps: steps.resign(b"me", True),
 }
 each = pytest.mark.parametrize("name", sorted(CALLS))

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from apressure.connection.moves import nothing_put, too_many
 from apressure.core.errors import refusal
+from apressure.core.limits import UNLIMITED, Limits, read_limits
 from apressure.core.waiting import Reason, Wait
 from apressure.exceptions import DuplicateEventError, DurabilityError
 from apressure.logs import Told
@@ -46,7 +47,7 @@ class Extended(NamedTuple):
 
     Attributes:
         letters: A letter for each claim, `1` if it lasts longer.
-        paused: The queue is paused.
+        paused: The queue is paused or held.
     """
 
     letters: bytes
@@ -75,6 +76,7 @@ class Status(NamedTuple):
         delayed: Events that wait for their time.
         next_due: Milliseconds until the first of these is due; None if there is none.
         expired: Events that have expired since the queue was created.
+        limits: How many events it hands out.
     """
 
     bound: int
@@ -90,6 +92,7 @@ class Status(NamedTuple):
     delayed: int = 0
     next_due: int | None = None
     expired: int = 0
+    limits: Limits = UNLIMITED
 
     @property
     def exists(self) -> bool:
@@ -132,17 +135,20 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:  # noqa: PLR0912 (o
             return Extended(answer[1], answer[2] == 1)
         case b"empty" | b"watch" | b"turn" | b"draining" | b"paused":
             reason: Reason = answer[0].decode()
-            return Wait(reason, answer[1] if answer[1] >= 0 else None, answer[2] == 1)
+            return Wait(reason, _time(answer[1]), answer[2] == 1)
+        case b"limited":
+            again, is_created, after = answer[1:]
+            return Wait("limited", _time(again), is_created == 1, due=_time(after))
         case b"status":
             bound, waiting, claimed, contents, consumers, is_closed, dead, due, paused, *later = answer[1:]
-            delayed, next_due, expired = later
+            delayed, next_due, expired, limits = later
             return Status(
                 max(0, bound), bound >= 0, waiting, claimed, contents, consumers, is_closed == 1, dead,
-                due if due >= 0 else None, paused == 1, delayed, next_due if next_due >= 0 else None,
-                expired,
+                _time(due), paused == 1, delayed, _time(next_due),
+                expired, read_limits(*limits),
             )  # fmt: skip
-        case b"healed":
-            return answer[1], answer[2] if answer[2] >= 0 else None
+        case b"healed" | b"ready":
+            return answer[1], _time(answer[2])
         case b"closed" | b"missing" | b"corrupt":
             return refusal(answer, name, "the URL and the prefix")
         case b"large":
@@ -151,6 +157,11 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:  # noqa: PLR0912 (o
             return nothing_put(name)
         case _:
             return answer
+
+
+def _time(milliseconds: int) -> int | None:
+    """Return a time of an answer, where -1 is none."""
+    return milliseconds if milliseconds >= 0 else None
 
 
 def changed(answer: Any) -> bool:

@@ -9,7 +9,7 @@ from apressure.connection.settings import MAX_NAME
 
 _OKQ: Final = ("", ":claimed", ":items", ":consumers")
 _OURS: Final = (
-    "bound", "closed", "expiry", "attempts", "dead", "turns", "watch", "room", "putters", "scan", "end", "paused",
+    "bound", "closed", "expiry", "attempts", "dead", "turns", "watch", "room", "putters", "scan", "end", "control",
     "resumed", "errors", "delayed", "later", "expires", "expired",
 )  # fmt: skip
 """Those of `lua/prelude.lua`, in its order."""
@@ -40,7 +40,7 @@ class EventKeys:
         closed: Ours: the list that is not empty when the queue is closed.
         turns: Ours: the list with a token for the next client that waits for events.
         room: Ours: the list with a token for the next client that waits for room.
-        paused: Ours: the string that exists while the queue is paused.
+        control: Ours: the hash that says whether the queue is paused, and its limits.
         delayed: Ours: the sorted set of the ids of delayed events, by when they are due.
 
     Raises:
@@ -66,7 +66,7 @@ class EventKeys:
         self.ours = tuple(b"apressure:" + base + b":" + word.encode() for word in _OURS)
         self.unclaimed, self.claimed, self.items, _ = self.okq
         self.bound, self.closed, self.turns, self.room = (self.ours[place] for place in (0, 1, 5, 7))
-        self.paused = self.ours[11]
+        self.control = self.ours[11]
         self.delayed = self.ours[14]
 
     def lock(self, event_id: bytes) -> bytes:

@@ -19,6 +19,7 @@ from apressure.connection.sender import StepSender, flag
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
 from apressure.core.driver import OnAnswer
+from apressure.core.limits import arguments_of
 from apressure.events.engine.answers import Event, Popped, changed, read
 from apressure.events.engine.keys import OURS, PATTERNS, EventKeys, names_among
 from apressure.items import new_id
@@ -60,7 +61,7 @@ class EventSteps(StepSender):
 
     _keys = EventKeys
     room = "apressure.events.engine"
-    _not_durable = frozenset({"extend", "heal", "register", "resign", "peek", "status", "dead_letters"})
+    _not_durable = frozenset({"extend", "heal", "ready", "register", "resign", "peek", "status", "dead_letters"})
     _changed = staticmethod(changed)
 
     def __init__(self, client: Client, name: str) -> None:
@@ -276,6 +277,21 @@ class EventSteps(StepSender):
         if pausing:
             return bool(await self._numbered("pause", flag(expected), self._client_id) == b"1")
         return bool(await self._numbered("resume", flag(expected)) == b"1")
+
+    async def limit(self, changes: dict[str, int | None], expected: bool = False) -> None:
+        """Change the limits of the queue: see `LimitSteps`.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue.
+        """
+        await self._run("limit", flag(expected), *arguments_of(changes))
+
+    async def ready(self) -> tuple[int, int | None]:
+        """Return how many events may be handed out now, for a queue that is paused or has limits.
+
+        With the milliseconds after which the limits let one more through; None if no time does that.
+        """
+        return await self._run("ready")  # type: ignore[no-any-return]
 
     async def mend(self) -> int:
         """Put back events that an okq has left in neither list. Returns how many.

@@ -14,7 +14,7 @@ from apressure.core.waiting import Parked, ServerWaits, Wait
 from apressure.events.engine.steps import EventSteps
 from apressure.exceptions import PressureError
 
-_EVENTS: Final = ("empty", "watch", "turn", "draining", "paused")
+_EVENTS: Final = ("empty", "watch", "turn", "draining", "limited", "paused")
 
 
 class EventWaits(ServerWaits):
@@ -45,6 +45,7 @@ class EventWaits(ServerWaits):
             "watch": (self.messages, self._end),
             "turn": (self.turns,),
             "draining": (self.turns,),
+            "limited": (self._end,),  # there are messages, so the list would wake it at once
             "paused": (resumed,),
             "open": (closed,),
         }
@@ -74,6 +75,11 @@ class EventWaits(ServerWaits):
             self.turns.hand_back()
             self._end.hand_back()
             self.leave(False)
+
+    def leave(self, unused: bool) -> None:
+        """Have another client watch the queue, unless a task here waits for what its limits keep: that watches, too."""
+        if not self._end.watched:
+            super().leave(unused)
 
     def _stopped(self, wait: Wait) -> None:
         self.hand_back("consumer" if wait.reason in _EVENTS else "producer")

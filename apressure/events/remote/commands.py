@@ -18,7 +18,8 @@ from apressure.connection.wire.command import Argument
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.due import Due
 from apressure.core.errors import closed
-from apressure.core.waiting import EMPTY, Wait
+from apressure.core.limits import UNLIMITED, arguments_of, read_limits
+from apressure.core.waiting import EMPTY, Reason, Wait
 from apressure.events.engine.answers import Event, Extended, Status, duplicate
 from apressure.events.engine.batching import Change, Pair
 from apressure.events.engine.steps import Claim
@@ -47,6 +48,13 @@ AT_A_TIME: Final = 100
 """How many commands for single events are sent together."""
 MOST: Final = 1000
 """The most events of one pop."""
+
+_REASONS: Final[dict[bytes, Reason]] = {b"paused": "paused", b"limited": "limited"}
+"""Why a server of ours hands out nothing, beside that nothing waits."""
+
+_HELD: Final = 12
+_END: Final = 17
+"""Where the limits are in the reply to QLOOK, those of a hold first; servers of ours that know none tell none."""
 
 _FULL: Final = r"ERR queue full: the first (\d+) of"
 _DUPLICATE: Final = "ERR duplicate event"
@@ -167,7 +175,9 @@ class Commands:
             extended = attempts.extended
             if extended and answers and isinstance(answers[0], bytes):
                 told, nothing = answers[0].split(), Popped()
-                nothing.wait = Wait("paused" if told[0] == b"paused" else "empty", created=b"created" in told)
+                reason = _REASONS.get(told[0], "empty")
+                due = next((int(word[4:]) for word in told if word.startswith(b"due=")), None)
+                nothing.wait = Wait(reason, created=b"created" in told, due=due)
                 nothing.dead = int(told[-1]) if told[-1].isdigit() else 0
                 return nothing
             if extended and answers and isinstance(answers[0], list):
@@ -295,7 +305,7 @@ class Commands:
         return self._client.server.extends
 
     async def extend(self, claims: Sequence[Claim], seconds: float) -> Extended:
-        """Give the consumer of events more time, for at least so many seconds from now, and look for a pause."""
+        """Give the consumer of events more time: so many seconds from now, at least. Look for a pause or a hold."""
         return await self._client.step(self._extend(claims, seconds, None))
 
     def send_extend(
@@ -316,15 +326,18 @@ class Commands:
             if isinstance(answer, ServerTooOldError):
                 raise lacks("extend", self.name)
             self._value(answer)
-        return Extended(b"".join(b"%d" % bool(outcome) for outcome in extended), bool(look[4]))
+        halted = bool(look[4]) or any(look[_HELD : _HELD + 1])
+        return Extended(b"".join(b"%d" % bool(outcome) for outcome in extended), halted)
 
     async def status(self) -> Status:
         """Look at the queue."""
         reply, _ = await self.ask("QLOOK", ours=True)
         exists, created, bound, closed, paused, waiting, claimed, consumers, dead, delayed, next_due = reply[:11]
+        (expired,) = reply[11:_HELD] or (0,)
+        limits = read_limits(*reply[_HELD:_END]) if len(reply) >= _END else UNLIMITED
         return Status(
             bound, created == 1, waiting, claimed, exists, consumers, closed == 1, dead, None, paused == 1, delayed,
-            next_due, *reply[11:12],
+            next_due, expired, limits,
         )  # fmt: skip
 
     async def create(self, bound: int) -> bool | None:
@@ -349,6 +362,10 @@ class Commands:
         """Pause the queue, or resume it. Return whether that is new; after a lost reply it counts as new."""
         done, lost = await self.change("QPAUSE" if pausing else "QRESUME")
         return bool(done) or lost
+
+    async def limit(self, changes: dict[str, int | None], expected: bool = False) -> None:  # noqa: ARG002
+        """Change the limits of the queue: see `LimitSteps`. It is safe to repeat."""
+        await self.change("QLIMIT", *arguments_of(changes))
 
     async def purge(self, most: int) -> int:
         """Delete up to so many events that wait. Return how many."""

@@ -36,7 +36,7 @@ _INSTEAD: Final = (
 
 _LACKS: Final = {
     "command": "the okq server of the queue {name!r} has no {verb}: the released okq knows no bounds, no end, no "
-    "pauses, no delays and no schedules. Use {instead}",
+    "pauses, no limits, no delays and no schedules. Use {instead}",
     "extend": "the lease of an event of {name!r} cannot be extended: the released okq has no such command. Receive "
     "with a longer lease=, or use apressure's server (apressure events serve)",
     "delay": "an event of the queue {name!r} cannot be delayed: the released okq knows no delays. Use {instead}",

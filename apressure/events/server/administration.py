@@ -1,6 +1,6 @@
 """The commands that need nothing but a queue: each function takes the queue, and the arguments behind its name.
 
-Several of them, such as a queue's bound, its end, pauses and dead letters, only servers of ours have.
+Several of them, such as a queue's bound, its end, pauses, limits and dead letters, only servers of ours have.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from apressure.connection.schedules import encoded
+from apressure.core.limits import Limits
 from apressure.core.occasions import checked_name
 from apressure.events.engine.steps import MAX_EVENTS
-from apressure.events.server.arguments import chunks, claims_of, due_time, errors_of, number, quoted, seconds
+from apressure.events.server.arguments import chunks, claims_of, due_time, errors_of, limits_of, number, quoted, seconds
 from apressure.events.server.queues import ServedQueue
 from apressure.events.server.wire import ErrorReply, Reply
 from apressure.exceptions import QueueClosedError, ServerError
@@ -108,6 +109,12 @@ async def pause(queue: ServedQueue, *, on: bool) -> Reply:
     return int(await queue.steps.pause(on))
 
 
+async def limit(queue: ServedQueue, *rest: bytes) -> Reply:
+    """QLIMIT queue name value [name value ...]"""
+    await queue.steps.limit(limits_of(rest))
+    return "OK"
+
+
 async def purge(queue: ServedQueue, count: bytes) -> Reply:
     """QPURGE queue count"""
     return await queue.steps.purge(number(count, "count", MAX_EVENTS))
@@ -119,8 +126,15 @@ async def look(queue: ServedQueue) -> Reply:
     return [
         int(status.exists), int(status.created), status.bound, int(status.closed), int(status.paused),
         status.waiting, status.claimed, status.consumers, status.dead, status.delayed, status.next_due,
-        status.expired,
+        status.expired, *_numbers_of(status.limits),
     ]  # fmt: skip
+
+
+def _numbers_of(limits: Limits) -> tuple[int, ...]:
+    """Return limits as `read_limits` reads them."""
+    rate = limits.rate
+    counted = (0, 0, 0) if rate is None else (rate.count, round(rate.per * 1000), rate.burst or 0)
+    return (round(limits.held_for * 1000), *counted, limits.concurrency or 0)
 
 
 async def dead(queue: ServedQueue, passed: bytes, count: bytes) -> Reply:

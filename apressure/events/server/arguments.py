@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from apressure.core.limiting import FASTEST
+from apressure.core.limiting import MOST as MOST_LIMITED
 from apressure.events.engine.steps import MAX_EVENTS, Claim, Want
 from apressure.events.server.wire import ErrorReply
 
@@ -18,6 +20,7 @@ MOST: Final = 1_000
 """The most events of one QRPOP with COUNT."""
 MOST_ATTEMPTS: Final = 10**12
 DAY_MS: Final = 86_400_000
+_LIMITS: Final = ("count", "per", "burst", "concurrency", "held")
 LONGEST_ERROR: Final = 1_000
 """Bytes of an error of QFAIL and QLATER."""
 
@@ -198,6 +201,32 @@ def errors_of(pairs: Sequence[bytes]) -> list[tuple[bytes, bytes, bytes]]:
     if (longest := max(map(len, pairs[1::2]))) > LONGEST_ERROR:
         raise ErrorReply(f"ERR bad error value: it has {longest} bytes, and the most is {LONGEST_ERROR}")
     return [(event, b"", error) for event, error in zip(pairs[::2], pairs[1::2], strict=True)]
+
+
+def limits_of(pairs: Sequence[bytes]) -> dict[str, int | None]:
+    """Return changes of limits of `name value [name value ...]`; 0 or nothing removes one.
+
+    Raises:
+        ErrorReply: A name is unknown or has no value, or a value is wrong, or a rate has no time.
+    """
+    if len(pairs) % 2:
+        raise ErrorReply("ERR missing args")
+    changes: dict[str, int | None] = {}
+    for name, value in zip(pairs[::2], pairs[1::2], strict=True):
+        word = name.lower().decode("utf-8", "backslashreplace")
+        if word not in _LIMITS:
+            raise ErrorReply(f"ERR syntax error: QLIMIT has the limits {', '.join(_LIMITS)}, not {quoted(name)}")
+        changes[word] = number(value or b"0", word, MOST_LIMITED, least=0) or (0 if word == "held" else None)
+    count, per = changes.get("count"), changes.get("per")
+    if (count is None) != (per is None) or ("burst" in changes) > ("count" in changes):
+        raise ErrorReply("ERR a rate is given as a whole: count, per (in milliseconds), and perhaps burst")
+    if count is not None and per is not None and count > FASTEST * per:
+        raise ErrorReply(f"ERR bad count value: a rate can be up to {FASTEST * 1000} events a second")
+    if ("count" in changes or "per" in changes) and count is None:
+        changes |= dict.fromkeys(("count", "per", "burst"))
+    elif count is not None:
+        changes.setdefault("burst", None)
+    return changes
 
 
 def quoted(given: bytes) -> str:

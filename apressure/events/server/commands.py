@@ -234,6 +234,8 @@ class Commands:
             Command("QCLOSE queue [CREATED]", 1, 2, of(admin.close), "Closes a queue: nothing more can be pushed"),
             Command("QPAUSE queue", 1, 1, of(admin.pause, on=True), "Stops the consumers of a queue"),
             Command("QRESUME queue", 1, 1, of(admin.pause, on=False), "Ends a pause"),
+            Command("QLIMIT queue name value [name value ...]", 3, _ANY, of(admin.limit),
+                    "Limits how many events are handed out"),
             Command("QPURGE queue count", 2, 2, of(admin.purge), "Removes events that wait, and none in flight"),
             Command("QLOOK queue", 1, 1, of(admin.look), "Tells all about a queue, for programs"),
             Command("QDEAD queue passed count", 3, 3, of(admin.dead), "Shows dead letters, as the server keeps them"),

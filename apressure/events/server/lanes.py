@@ -11,7 +11,7 @@ import asyncio
 import copy
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 
@@ -250,9 +250,23 @@ Found = list[Event] | Wait
 
 
 class PopLane(Lane[Found]):
-    """Pops from a queue."""
+    """Pops from a queue.
+
+    Args:
+        steps: The queue's steps.
+        on_limited: Called with the milliseconds after which the limits of the queue let one more event through, when
+            they have kept all.
+
+    Attributes:
+        limited: The latest step that found nothing was kept from events by the limits.
+    """
 
     _dead = 0
+
+    def __init__(self, steps: EventSteps, on_limited: Callable[[int], None]) -> None:
+        super().__init__(steps)
+        self.limited = False
+        self._on_limited = on_limited
 
     def take_dead(self) -> int:
         """Return how many events its steps have made dead letters, and that no client was told of before."""
@@ -282,6 +296,9 @@ class PopLane(Lane[Found]):
 
     def _settle(self, jobs: Sequence[Job[Found]], answer: Popped | Wait) -> list[tuple[Job[Found], Found]]:
         if isinstance(answer, Wait):
+            self.limited = answer.reason == "limited"
+            if answer.due is not None:
+                self._on_limited(answer.due)
             return [(job, answer) for job in jobs]
         self._dead += logs.dead_letters("EventQueue", self._steps.name, answer.dead)
         unseen, wanting = answer.events, deque(job for job in jobs if not job.done())

@@ -365,7 +365,8 @@ def _shown(queue: ServedQueue, pop: Pop, found: Found) -> Reply:
     dead = queue.lanes.pops.take_dead() if pop.tell and pop.most is not None else 0
     if isinstance(found, Wait):
         if pop.tell:
-            return f"{found.reason}{' created' if found.created else ''}{f' {dead}' if dead else ''}"
+            due = "" if found.due is None else f" due={found.due}"
+            return f"{found.reason}{' created' if found.created else ''}{due}{f' {dead}' if dead else ''}"
         return None if pop.most is None else []
     shown: list[Reply] = [[one.id, one.contents, one.attempts] if pop.tell else [one.id, one.contents] for one in found]
     return shown[0] if pop.most is None else [*shown, *([dead] if dead else ())]

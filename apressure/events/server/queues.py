@@ -78,7 +78,7 @@ class ServedQueue:
         self.expiry = Expiry(self.steps)
         self.lanes = Lanes(
             (PushLane(self.steps, False), PushLane(self.steps, True)), DelayLane(self.steps, self.expiry),
-            PopLane(self.steps), SettleLane(self.steps),
+            PopLane(self.steps, self._ring_in), SettleLane(self.steps),
         )  # fmt: skip
         self.consumers: set[bytes] = set()
         self.listeners = 0
@@ -87,6 +87,8 @@ class ServedQueue:
         self._line: deque[asyncio.Future[None]] = deque()
         self._limited = (-_FRESH, False)
         self._stage = 0  # see `look`
+        self._timer: asyncio.TimerHandle | None = None  # for what the limits of the queue keep
+        self._rings_at = 0.0
         self._first_due: Any = None  # the first delayed event at the latest look, and when it is due
 
     @property
@@ -121,6 +123,25 @@ class ServedQueue:
         for future in self.notified:
             set_result_once(future, self)
         self.wake_one()
+
+    def _ring_in(self, milliseconds: int) -> None:
+        """Do that after this time, when the limits of the queue let another event through; unless it comes earlier."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + milliseconds / 1000 + 0.001
+
+        def ring() -> None:
+            self._timer = None
+            self.ring()
+
+        if self._timer is None or due < self._rings_at:
+            self.close()
+            self._timer, self._rings_at = loop.call_at(due, ring), due
+
+    def close(self) -> None:
+        """Ring at no time any more: the server stops."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def note_end(self) -> None:
         """The queue was closed or deleted here: tell all who wait."""
@@ -162,10 +183,18 @@ class ServedQueue:
             self._line.popleft().set_result(None)
 
     async def count_events(self) -> int:
-        """Return how many events wait that clients can have: none while the queue is paused."""
+        """Return how many events wait that clients can have: none while it is paused, or its limits keep them.
+
+        If time ends that, those who wait are told then.
+        """
         ask, keys = self.steps.connection.ask, self.steps.keys
         waiting: int = await ask(b"LLEN", keys.unclaimed, reads=True)
-        return 0 if waiting and await ask(b"EXISTS", keys.paused, reads=True) else waiting
+        if not waiting or not await ask(b"EXISTS", keys.control, reads=True):
+            return waiting
+        ready, after = await self.steps.ready()
+        if not ready and after is not None:
+            self._ring_in(after)
+        return ready
 
     async def _pop(self, most: int, want: Want) -> Found:
         """Pop events, without waiting.
@@ -197,15 +226,21 @@ class ServedQueue:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         owed = False  # a wake-up that no pop has followed: another client must have it
+        kept = False  # by the limits of the queue: it keeps its place in line
         try:
             while True:
                 bell: asyncio.Future[None] = loop.create_future()
-                self._line.append(bell)
+                if kept:
+                    self._line.appendleft(bell)
+                else:
+                    self._line.append(bell)
                 try:
                     found = await self._pop(most, want)
                     owed = False
                     if isinstance(found, list):
+                        owed = self.lanes.pops.limited  # nobody tells of each event that the limits have kept
                         return found
+                    kept = found.reason == "limited"
                     want = want._replace(expected=want.expected or found.created)
                     await asyncio.wait((bell,), timeout=deadline - loop.time())
                     if not bell.done():
@@ -281,6 +316,7 @@ class Queues:
         """Look for expired claims and for room no more: the server stops."""
         for queue in self._queues.values():
             queue.expiry.close()
+            queue.close()
             for lane in queue.lanes.pushes:
                 lane.leave()
 

@@ -14,7 +14,7 @@ from tests.integration.event_server.conftest import Wire
 
 
 async def test_the_life_of_a_queue(wire: Wire) -> None:
-    assert await wire("QLOOK", "foo") == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, 0]
+    assert await wire("QLOOK", "foo") == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, *[0] * 6]
     assert await wire("QCREATE", "foo", 2) == 1
     assert await wire("QCREATE", "foo", 5) == 0
     assert await wire("QLPUSH", "foo", 1, "x", 2, "y") == b"OK"
@@ -22,13 +22,13 @@ async def test_the_life_of_a_queue(wire: Wire) -> None:
     assert await wire("QRPOP", "foo") == [b"1", b"x"]
     assert [await wire("QPAUSE", "foo"), await wire("QPAUSE", "foo")] == [1, 0]
     assert await wire("QRPOP", "foo") is None
-    assert await wire("QLOOK", "foo") == [1, 1, 2, 0, 1, 1, 1, 0, 0, 0, None, 0]
+    assert await wire("QLOOK", "foo") == [1, 1, 2, 0, 1, 1, 1, 0, 0, 0, None, *[0] * 6]
     assert await wire("QPURGE", "foo", 10) == 1
     assert [await wire("QRESUME", "foo"), await wire("QRESUME", "foo")] == [1, 0]
     assert await wire("QACK", "foo", 1, "REDO") == 1
     assert [await wire("QCLOSE", "foo"), await wire("QCLOSE", "foo")] == [1, 0]
     assert await wire("QLPUSH", "foo", 4, "z") == "ERR queue closed"
-    assert await wire("QLOOK", "foo") == [1, 1, 2, 1, 0, 1, 0, 0, 0, 0, None, 0]
+    assert await wire("QLOOK", "foo") == [1, 1, 2, 1, 0, 1, 0, 0, 0, 0, None, *[0] * 6]
     assert await wire("QDELETE", "foo") == b"OK"
     assert await wire("QDELETE", "foo") == "ERR no such queue"
     assert await wire("QPAUSE", "foo") == "ERR no such queue"

@@ -46,12 +46,12 @@ async def test_delay_and_later(wire: Wire) -> None:
     assert await wire("QRPOP", "foo", "WAIT", LONG, "TELL") == [b"b", b"two", 1]
     assert await wire("QRPOP", "foo", "WAIT", LONG, "TELL") == [b"a", b"one", 2]
     assert await wire("QACK", "foo", "a", "b") == 2
-    assert await wire("QLOOK", "foo") == [*[0] * 10, None, 0]
+    assert await wire("QLOOK", "foo") == [*[0] * 10, None, *[0] * 6]
 
 
 async def test_what_is_delayed_is_told(wire: Wire) -> None:
     assert await wire("QDELAY", "foo", HOUR, "a", "x", "b", "y") == b"OK"
-    *others, count, next_due, _ = await wire("QLOOK", "foo")
+    *others, count, next_due = (await wire("QLOOK", "foo"))[:11]
     assert (others, count) == ([1, 0, 0, 0, 0, 0, 0, 0, 0], 2)
     assert HOUR - 60_000 < next_due <= HOUR
     assert await wire("QSTATUS", "foo") == [[b"foo", 0, 0, 0]]  # okq's counts are of okq's events
@@ -61,7 +61,7 @@ async def test_what_is_delayed_is_told(wire: Wire) -> None:
     assert await wire("QPURGE", "foo", 1) == 1
     assert await delayed(wire) == 1
     assert await wire("QFLUSH", "foo") == b"OK"
-    assert await wire("QLOOK", "foo") == [*[0] * 10, None, 0]
+    assert await wire("QLOOK", "foo") == [*[0] * 10, None, *[0] * 6]
 
 
 async def test_an_absolute_time(wire: Wire) -> None:
@@ -131,7 +131,7 @@ async def test_errors_of_later_ones_are_kept(wire: Wire) -> None:
 )  # fmt: skip
 async def test_errors(wire: Wire, command: str, error: str) -> None:
     assert await wire(*command.split(" ")) == error
-    assert await wire("QLOOK", "foo") == [*[0] * 10, None, 0]
+    assert await wire("QLOOK", "foo") == [*[0] * 10, None, *[0] * 6]
 
 
 async def test_ten_years(wire: Wire) -> None:

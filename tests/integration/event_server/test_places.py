@@ -69,6 +69,13 @@ async def use(url: str) -> None:
         assert await other("QPURGE", name, 5) == 1
         assert await other("QLPUSH", name, "d", "x") == b"OK"
         assert [await other("QPAUSE", name), await other("QPURGE", name, 1), await other("QRESUME", name)] == [1, 1, 1]
+        assert await other("QLIMIT", name, "count", 1, "per", 50, "concurrency", 1, "held", 20) == b"OK"
+        assert await other("QLPUSH", name, "f", "x", "g", "y", "NOWAIT") == b"OK"
+        assert await one("QRPOP", name, "WAIT", 80) == [b"f", b"x"]
+        one.send("QRPOP", name, "WAIT", 80)
+        assert await other("QACK", name, "f") == 1
+        assert await one.reply() == [b"g", b"y"]
+        assert await other("QLIMIT", name, "count", 0, "per", 0, "concurrency", 0) == b"OK"
         assert [await other("QCLOSE", name, "CREATED"), await other("QDELETE", name)] == [1, b"OK"]
     server.stop()
     async with asyncio.timeout(PATIENCE):

@@ -108,6 +108,12 @@ async def play(url: str) -> None:
         assert (await queue.statistics()).length == 1
         await queue.peek()
         await queue._driver.steps.mend()
+        await queue.set_rate(1, 0.05)
+        await queue.set_concurrency(1)
+        await queue.hold(0.02)
+        assert await other.limits() != await queue._driver.steps.ready()
+        await in_time(other.receive(lease=0.1))
+        await in_time((await in_time(other.receive())).ack())
         await queue.purge()
         await event_steps.push(queue._driver.steps, [(b"x", b"1"), (b"x", b"2")])
         await queue._driver.steps.flush()

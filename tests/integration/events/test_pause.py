@@ -58,7 +58,7 @@ async def test_events_of_okq_can_be_paused(open_queue: Open, okq: Okq, db: redis
     assert okq.ack("jobs", "a") == 1
     assert (await queue.statistics()).paused
     assert await queue.resume()
-    assert not db.exists(*KEYS.okq, KEYS.paused)
+    assert not db.exists(*KEYS.okq, KEYS.control)
 
 
 async def test_creating_it_ends_a_pause(open_queue: Open) -> None:

@@ -5,5 +5,8 @@
 check_types()
 if call('SETNX', BOUND, ARGV[1]) == 0 then return {'exists'} end
 call('DEL', CLOSED, TURNS, ROOM)
-if call('DEL', PAUSED) == 1 then wake_paused(RESUMED) end
+if call('DEL', CONTROL) == 1 then  -- those that wait for the end of a pause, or for limits, wake
+  wake_paused(RESUMED)
+  wake(END)
+end
 return {'created'}

@@ -2,11 +2,12 @@
 -- KEYS: those of the prelude
 -- ARGV: 1 milliseconds, 2... claims (id, token or '' for any claim)
 -- Returns: {'extended', a letter for each claim: '1' done, '0' the event is not claimed (with this token),
---           1 if the queue is paused} |
+--           1 if the queue is paused or held} |
 --          {'corrupt', why}
 local bound, created = state(false)
 if not bound then return created end
 if not created then check_types() end
+local halted = is_halted()
 ignore_memory_limit()
 local lease, letters = tonumber(ARGV[1]), {}
 for i = 2, #ARGV, 2 do
@@ -27,4 +28,4 @@ for i = 2, #ARGV, 2 do
   end
 end
 heal()
-return {'extended', table.concat(letters), call('EXISTS', PAUSED)}
+return {'extended', table.concat(letters), halted}

@@ -12,7 +12,7 @@ end
 call('DEL', UNCLAIMED, CLAIMED, ITEMS, EXPIRY, ATTEMPTS, ERRORS, SCAN, DELAYED, LATER, EXPIRES)
 if ARGV[1] == '1' then
   call('DEL', CONSUMERS, BOUND, CLOSED, DEAD, WATCH, PUTTERS, EXPIRED, KEYS[#KEYS])
-  if call('DEL', PAUSED) == 1 then wake_paused(RESUMED) end
+  if call('DEL', CONTROL) == 1 then wake_paused(RESUMED) end
 end
 tell_all()
 if missing then return {'missing'} end  -- only keys of ours may have been left

@@ -15,6 +15,7 @@ switch_to(SOURCE)
 local source_bound, wrong = state(false)
 if not source_bound then return wrong end
 check_types()
+local limited = limits_flight()
 switch_to(1)
 local bound, created = state(ARGV[3] == '1')
 if not bound then
@@ -85,6 +86,7 @@ switch_to(SOURCE)
 for j = 1, #inputs do call('LREM', CLAIMED, -1, inputs[j]) end
 push('HDEL', ITEMS, inputs)
 forget(inputs)
+if limited and call('LLEN', UNCLAIMED) > 0 then wake_limited() end
 -- Consumers that wait for the end learn that it has come.
 if is_closed() and call('LLEN', CLAIMED) == 0 then wake(TURNS) end
 record(ARGV[1], units)

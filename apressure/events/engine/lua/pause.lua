@@ -6,10 +6,10 @@ local before = recall(ARGV[1], ARGV[2])
 if before then return {'changed', before} end
 local bound, created = state(ARGV[3] == '1')
 if not bound then return created end
-if call('EXISTS', PAUSED) == 1 then return {'changed', '0'} end
+if is_paused() then return {'changed', '0'} end
 if call('EXISTS', UNCLAIMED, CLAIMED, ITEMS, CONSUMERS, BOUND) == 0 then return {'missing'} end
 ignore_memory_limit()  -- consumers of a full server can be stopped, too
 call('DEL', RESUMED)
-call('SET', PAUSED, now() .. ':' .. ARGV[4])
+call('HSET', CONTROL, 'paused', now() .. ':' .. ARGV[4])
 record(ARGV[1], 1)
 return {'changed', '1'}

@@ -10,10 +10,27 @@
 --          {'empty', milliseconds, 1 if the queue was created} (to one that does not wait) |
 --          {'watch', milliseconds, created} (watch the queue) | {'turn', milliseconds, created} (wait in line) |
 --          {'draining', milliseconds, created} (closed and empty, but others have events, or some are delayed) |
---          {'paused', milliseconds, created} |
+--          {'limited', milliseconds, created, those after which the limits let one more through, or -1} (events wait, and
+--          the limits keep them; to one that waits: watch the queue) | {'paused', milliseconds, created} |
 --          {'closed'} | {'missing'} | {'corrupt', why};
 --          with the milliseconds after which it is worth another try in any case, or -1
 local lease, token, place, limit = tonumber(ARGV[4]), ARGV[5], ARGV[6], tonumber(ARGV[7])
+
+-- How many of the free places in flight this client may take, where others wait for one: a quick client would always be
+-- the first that asks. The last free place is for the client that watches the queue, if this one can wait; and a consumer
+-- has no more than an equal share of all places in hand.
+local function fair_share(allowed)
+  if not allowed.concurrency then return math.huge end
+  local watch, most = watch_state(), math.huge
+  local watched = watch[1] and watch[1] ~= place and (natural(watch[2]) or 0) > now()
+  if watched and place ~= '' then most = math.max(0, allowed.most - 1) end
+  if ARGV[9] ~= '' and (watched or (natural(watch[3]) or 0) > now()) then
+    local share = math.ceil(allowed.concurrency / math.max(1, call('ZCARD', CONSUMERS))) - tonumber(ARGV[9])
+    most = math.min(most, math.max(watched and 0 or 1, share))
+  end
+  return most
+end
+
 local before = recall(ARGV[1], ARGV[2])
 if before and before ~= '' then
   -- The reply to this very step was lost: answer again with what is still claimed by it.
@@ -35,9 +52,12 @@ if not bound then
   return created
 end
 if not created then check_types() end
+local controlled = call('EXISTS', CONTROL) == 1
+local wrong = controlled and damaged_limits()
+if wrong then return wrong end
 ignore_memory_limit()
 heal()
-if call('EXISTS', PAUSED) == 1 then
+if controlled and is_paused() then
   if place ~= '' then pass_on(place) end  -- all that wait shall wait for the end of the pause
   return {'paused', due(), created and 1 or 0}
 end
@@ -48,6 +68,9 @@ local most = tonumber(ARGV[3])
 if most > 1 and ARGV[10] == '1' then
   most = math.min(most, math.max(1, math.ceil(call('LLEN', UNCLAIMED) / math.max(1, call('ZCARD', CONSUMERS)))))
 end
+-- Without a lease an event is never in flight.
+local allowed = controlled and allowance(lease > 0 and call('LLEN', CLAIMED) or nil)
+if allowed then most = math.min(most, allowed.most, lease > 0 and fair_share(allowed) or math.huge) end
 local tried, expiring = call('EXISTS', ATTEMPTS) == 1, call('EXISTS', EXPIRES) == 1
 if expiring then call('HLEN', EXPIRED) end  -- an error where it is of the wrong type: before anything is taken
 while #ids < most and looked < 2 * CHUNK and bytes < 1048576 do
@@ -104,12 +127,22 @@ elseif #ids > 0 then
   push('HDEL', ITEMS, ids)
   forget(ids)
 end
+spend(allowed, #ids)
 if looked > 0 then
   wake_putters(bound)
   if place ~= '' then pass_on(place) end
+  -- One that watches since the limits kept events waits for new ones now.
+  if controlled and call('LLEN', UNCLAIMED) == 0 and limits_flight() then wake_limited() end
   return {'events', ids, contents, attempts, told(dead), expires and kept or nil}
 end
 local again = due()
+if allowed and call('LLEN', UNCLAIMED) > 0 then
+  local left, after = place ~= '' and watched_by_another(place), allowed.after or -1
+  if left then return {'turn', left, created and 1 or 0} end
+  if place ~= '' then call('DEL', END) end  -- this step knows all that it tells
+  if after >= 0 and (again < 0 or after < again) then again = after end
+  return {'limited', again, created and 1 or 0, after}
+end
 if is_closed() then
   local others = ARGV[9] ~= '' and call('LLEN', CLAIMED) > tonumber(ARGV[9])
   if others or call('EXISTS', DELAYED) == 1 then return {'draining', again, 1} end

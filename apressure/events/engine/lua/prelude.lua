@@ -1,7 +1,7 @@
 -- What the steps of a queue of events share, behind what all rooms share in `connection/lua`: names for the keys, and
 -- functions.
 -- KEYS: 1 unclaimed ids, 2 :claimed, 3 :items, 4 :consumers, and ours: 5 bound, 6 closed, 7 expiry, 8 attempts, 9 dead,
---       10 turns, 11 watch, 12 room, 13 putters, 14 scan, 15 end, 16 paused, 17 resumed, 18 errors, 19 delayed,
+--       10 turns, 11 watch, 12 room, 13 putters, 14 scan, 15 end, 16 control, 17 resumed, 18 errors, 19 delayed,
 --       20 later, 21 expires, 22 expired, 23 op
 -- An okq beside us does not keep our keys: each of them may be missing or stale at any time. What okq's own keys say
 -- counts: an id in CLAIMED whose lock key exists is claimed, whoever claimed it.
@@ -13,13 +13,15 @@ local UNCLAIMED, CLAIMED, ITEMS, CONSUMERS = LIST, KEYS[2], KEYS[3], KEYS[4]
 -- DEAD has dead letters, the newest leftmost; see `read_letter`.
 local BOUND, CLOSED, EXPIRY, ATTEMPTS, DEAD = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 -- TURNS and ROOM have a token for the next client that waits for events, or for room. END has one for the client that
--- watches the queue, when the queue has ended, or an event is due earlier than that client knows. WATCH says which client
--- that is, and PUTTERS exists while clients wait for room. SCAN says how far the claims have been indexed.
+-- watches the queue, when the queue has ended, an event is due earlier than that client knows, or its limits may let
+-- another one through. WATCH says which client that is, and PUTTERS exists while clients wait for room. SCAN says how far
+-- the claims have been indexed.
 TURNS, WATCH, OP = KEYS[10], KEYS[11], KEYS[23]
 local ROOM, PUTTERS, SCAN, END = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
--- PAUSED exists while clients of ours take nothing: 'since:client'. RESUMED has a token when that has ended.
+-- CONTROL says whether the queue is paused, and its limits. RESUMED has a token when a pause has ended.
 -- ERRORS: id -> 'attempt:error' of the latest attempt that ended with an error; only for ids that have ATTEMPTS.
-local PAUSED, RESUMED, ERRORS = KEYS[16], KEYS[17], KEYS[18]
+CONTROL = KEYS[16]
+local RESUMED, ERRORS = KEYS[17], KEYS[18]
 -- DELAYED: ids by the time when they are due, in milliseconds. LATER: id -> contents. okq sees neither.
 local DELAYED, LATER = KEYS[19], KEYS[20]
 -- EXPIRES: id -> 'milliseconds:digest of the contents' of events that expire. EXPIRED counts, in its field 'count', those
@@ -105,7 +107,7 @@ local function switch_to(first)
   LIST, UNCLAIMED, CLAIMED, ITEMS, CONSUMERS = KEYS[i + 1], KEYS[i + 1], KEYS[i + 2], KEYS[i + 3], KEYS[i + 4]
   BOUND, CLOSED, EXPIRY, ATTEMPTS, DEAD = KEYS[i + 5], KEYS[i + 6], KEYS[i + 7], KEYS[i + 8], KEYS[i + 9]
   TURNS, WATCH, ROOM, PUTTERS, SCAN = KEYS[i + 10], KEYS[i + 11], KEYS[i + 12], KEYS[i + 13], KEYS[i + 14]
-  END, PAUSED, RESUMED, ERRORS = KEYS[i + 15], KEYS[i + 16], KEYS[i + 17], KEYS[i + 18]
+  END, CONTROL, RESUMED, ERRORS = KEYS[i + 15], KEYS[i + 16], KEYS[i + 17], KEYS[i + 18]
   DELAYED, LATER, EXPIRES, EXPIRED = KEYS[i + 19], KEYS[i + 20], KEYS[i + 21], KEYS[i + 22]
   LOCK = UNCLAIMED .. ':lock:'
 end
@@ -440,4 +442,12 @@ local function tell_all()
   wake(TURNS)
   wake(ROOM)
   wake(END)
+end
+
+-- The limits of the queue may let another event through, or keep none any more: the client that watches it tries again.
+-- So do those that listen to okq's channel; a user without the right to publish does without them.
+local function wake_limited()
+  if call('EXISTS', WATCH) == 1 then wake(END) end
+  local first = call('LRANGE', UNCLAIMED, -1, -1)[1]
+  if first then redis.pcall('PUBLISH', UNCLAIMED, first) end
 end

@@ -7,6 +7,7 @@ if before then return {'pushed', before} end
 local bound, created = state(ARGV[4] == '1')
 if not bound then return created end
 if not created then check_types() end
+local limited = limits_flight()
 ignore_memory_limit()
 local ids, contents = call('LRANGE', UNCLAIMED, -tonumber(ARGV[3]), -1), call('HLEN', ITEMS)
 if #ids > 0 then
@@ -16,6 +17,7 @@ if #ids > 0 then
   call('LTRIM', UNCLAIMED, 0, -#ids - 1)
   record(ARGV[1], deleted)
   wake_putters(bound)
+  if limited and call('LLEN', UNCLAIMED) == 0 then wake_limited() end  -- it waits for new ones now
   return {'pushed', tostring(deleted)}
 end
 ids = call('ZRANGE', DELAYED, 0, ARGV[3] - 1)

@@ -6,11 +6,11 @@ local before = recall(ARGV[1], ARGV[2])
 if before then return {'changed', before} end
 local bound, created = state(ARGV[3] == '1')
 if not bound then return created end
-if call('EXISTS', UNCLAIMED, CLAIMED, ITEMS, CONSUMERS, BOUND, PAUSED) == 0 then return {'missing'} end
-if call('EXISTS', PAUSED) == 0 then return {'changed', '0'} end
+if call('EXISTS', UNCLAIMED, CLAIMED, ITEMS, CONSUMERS, BOUND, CONTROL) == 0 then return {'missing'} end
+if not is_paused() then return {'changed', '0'} end
 ignore_memory_limit()
 publish(call('LRANGE', UNCLAIMED, -CHUNK, -1))
-call('DEL', PAUSED)
+call('HDEL', CONTROL, 'paused')
 wake_paused(RESUMED)
 record(ARGV[1], 1)
 return {'changed', '1'}

@@ -10,6 +10,7 @@ if before then return {'settled', before} end
 local bound, created = state(false)
 if not bound then return created end
 if not created then check_types() end
+local limited = limits_flight()
 ignore_memory_limit()
 local how = ARGV[3]
 local letters, settled, waiting, errors, dues = {}, {}, 0, {}, {}
@@ -66,6 +67,7 @@ end
 record(ARGV[1], table.concat(letters))
 heal()
 if waiting > 0 then wake_putters(bound) end
+if limited and #settled > 0 and call('LLEN', UNCLAIMED) > 0 then wake_limited() end
 -- Consumers that wait for the end learn that it has come.
 if #settled > 0 and is_closed() and call('LLEN', CLAIMED) == 0 then wake(TURNS) end
 return {'settled', table.concat(letters)}
