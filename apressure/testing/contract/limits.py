@@ -12,7 +12,7 @@ import pytest
 from apressure import Hold, Limits, Rate, serve
 from apressure.exceptions import QueueClosedError, QueueDoesNotExistError, QueueEmptyError
 from apressure.testing.contract.cancellation import everywhere
-from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, begun, drained, fails, in_time
+from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, begun, drained, fails, in_time, taken_by
 
 HOUR = 3600.0
 
@@ -25,7 +25,7 @@ class LimitContract:
         queue, other = await open_queue(), await open_queue()
         await queue.create()
         got: list[bytes] = []
-        taking = await begun(_take(queue, way, got))  # it waits before there is a rate
+        taking = await begun(taken_by(queue, way, got))  # it waits before there is a rate
         await other.set_rate(2, per=HOUR, burst=2)
         await other.put_many(ITEMS[:4])
         await other.close()
@@ -116,7 +116,7 @@ class LimitContract:
         await other.hold(HOUR)
         await other.put_many(ITEMS[:3])
         await other.close()
-        taking = await begun(_take(queue, way, got))
+        taking = await begun(taken_by(queue, way, got))
         await asyncio.sleep(0.2)
         assert got == []
         assert not taking.done()
@@ -304,32 +304,6 @@ class LimitContract:
         await queue.set_rate(1, per=10**6, burst=10**9, deadline=PATIENCE)
         await queue.set_concurrency(10**9, deadline=PATIENCE)
         await queue.hold(10**6, deadline=PATIENCE)
-
-
-async def _take(queue: Any, way: str, got: list[bytes]) -> None:
-    """Take items until the queue is closed and drained."""
-
-    async def handle(item: bytes) -> None:
-        got.append(item)
-
-    if way == "serve":
-        await serve(handle, queue, signals=())
-    elif way == "consumer":
-        async with queue.consumer() as consumer:
-            async for item in consumer:
-                got.append(item)  # noqa: PERF401 (one at a time)
-    elif way == "iterate":
-        async for item in queue:
-            got.append(item)  # noqa: PERF401
-    elif way.startswith("get"):
-        while True:
-            got += [await queue.get()] if way == "get" else await queue.get_many(5)
-    else:
-        while True:
-            deliveries = [await queue.receive()] if way == "receive" else await queue.receive_many(5)
-            for delivery in deliveries:
-                got.append(delivery.raw)
-                await delivery.ack()
 
 
 async def _ended(taking: asyncio.Task[None], way: str) -> None:

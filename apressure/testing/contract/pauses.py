@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from apressure import serve
 from apressure.exceptions import QueueClosedError, QueueDoesNotExistError, QueueEmptyError, QueueFullError
-from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, begun, drained, fails, in_time
+from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, begun, drained, fails, in_time, taken_by
 
 
 class PauseContract:
@@ -31,30 +30,7 @@ class PauseContract:
         queue, other = await open_queue(), await open_queue()
         await queue.create()
         got: list[bytes] = []
-
-        async def handle(item: bytes) -> None:
-            got.append(item)
-
-        async def take() -> None:
-            if way == "serve":
-                await serve(handle, queue, signals=())
-            elif way == "consumer":
-                async with queue.consumer() as consumer:
-                    async for item in consumer:
-                        got.append(item)  # noqa: PERF401 (one at a time)
-            elif way == "manual":
-                async with queue.consumer("manual") as consumer:
-                    async for delivery in consumer:
-                        got.append(delivery.raw)
-                        await delivery.ack()
-            else:
-                while True:
-                    deliveries = [await queue.receive()] if way == "receive" else await queue.receive_many(5)
-                    for delivery in deliveries:
-                        got.append(delivery.raw)
-                        await delivery.ack()
-
-        taking = await begun(take())  # it waits before the pause
+        taking = await begun(taken_by(queue, way, got))  # it waits before the pause
         assert await other.pause() is True
         await other.put_many(ITEMS[:3])
         await other.close()

@@ -7,6 +7,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
+from apressure import serve
 from apressure.exceptions import QueueClosedError, QueueEmptyError
 
 Opener = Callable[..., Awaitable[Any]]
@@ -62,3 +63,34 @@ class Words:
         """Assert that an error begins with this text, a regular expression; `%r` is the name of its queue."""
         expected = text.replace("%r", re.escape(repr(getattr(error, "name", ""))))
         assert not self.same_words or re.match(expected, str(error)), (str(error), expected)
+
+
+async def taken_by(queue: Any, way: str, got: list[bytes]) -> None:
+    """Take items until the queue is closed and drained."""
+
+    async def handle(item: bytes) -> None:
+        got.append(item)
+
+    if way == "serve":
+        await serve(handle, queue, signals=())
+    elif way == "consumer":
+        async with queue.consumer() as consumer:
+            async for item in consumer:
+                got.append(item)  # noqa: PERF401 (one at a time)
+    elif way == "manual":
+        async with queue.consumer("manual") as consumer:
+            async for delivery in consumer:
+                got.append(delivery.raw)
+                await delivery.ack()
+    elif way == "iterate":
+        async for item in queue:
+            got.append(item)  # noqa: PERF401
+    elif way.startswith("get"):
+        while True:
+            got += [await queue.get()] if way == "get" else await queue.get_many(5)
+    else:
+        while True:
+            deliveries = [await queue.receive()] if way == "receive" else await queue.receive_many(5)
+            for delivery in deliveries:
+                got.append(delivery.raw)
+                await delivery.ack()
