@@ -26,6 +26,7 @@ return {TAG, answer}
 
 # Not compiled here: that would take time at the import.
 _COMMENT = r"--.*"
+_NO_CODE = r"(?m)^(?:--.*)?\n"
 _FUNCTION = r"(?m)^local function (\w+)\(.*\n(?:.*\n)*?end\n"
 
 
@@ -55,9 +56,13 @@ class Script:
             text = usual.read_text()
             preludes = [place / "usual" / "prelude.lua" for place in (scripts_of("apressure.connection"), folder)]
             usually = "".join(prelude.read_text() for prelude in preludes if prelude.is_file())
-            parts.append(f"local function usual()\n{used(usually, text)}{text}end\nanswer = usual()\n")
-        parts.append(f"local function step()\n{used(shared, step)}{step}end\n")
-        parts.append(f"if answer == nil then\nanswer = step()\n{after}end\n{_TAIL}")
+            names, functions = used(usually, text)
+            parts.append(f"local function usual()\n{names}{functions}{text}end\nanswer = usual()\n")
+        # The names are not beside the functions but around them: when a server creates a function, it searches what is
+        # beside it for each name that the function uses. (Lua lets a function use 60 names from around it.)
+        names, functions = used(shared, step)
+        parts.append(f"if answer == nil then\n{names}local function step()\n{functions}{step}end\n")
+        parts.append(f"answer = step()\n{after}end\n{_TAIL}")
         self.source = "".join(parts).encode()
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
@@ -184,8 +189,8 @@ def prelude_of(package: str) -> str:
     return "".join(part.read_text() for part in (*shared, *own))
 
 
-def used(prelude: str, step: str) -> str:
-    """Return the prelude without comments, and without the functions that a step does not use, directly or indirectly.
+def used(prelude: str, step: str) -> tuple[str, str]:
+    """Return the names of a prelude, and those functions of it that a step uses, directly or indirectly; no comments.
 
     A server creates each function whenever the script runs, which would cost more than most steps do.
     """
@@ -197,8 +202,8 @@ def used(prelude: str, step: str) -> str:
         found = words & functions.keys() - needed
         needed |= found
         unread += (functions[name] for name in found)
-    chosen = re.sub(_FUNCTION, lambda match: match[0] if match[1] in needed else "", prelude)
-    return re.sub(r"(?m)^(?:--.*)?\n", "", chosen)
+    names, chosen = re.sub(_FUNCTION, "", prelude), "".join(functions[name] for name in functions if name in needed)
+    return re.sub(_NO_CODE, "", names), re.sub(_NO_CODE, "", chosen)
 
 
 def answer_of(reply: Any, tag: bytes, channel: Channel) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 import os
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -209,7 +210,7 @@ class RangeHand:
     def _end_run(self) -> None:
         if self._next:
             sizes = self._sizes
-            size = sum([sizes.pop(number, 0) for number in range(self._first, self._next)])
+            size = sum(map(sizes.pop, range(self._first, self._next), itertools.repeat(0)))
             self._ranges.append((self._first, self._next - 1, size))
             self._next = 0
 

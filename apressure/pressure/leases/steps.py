@@ -301,7 +301,7 @@ class Receiving:
         """Messages have come, in chunks, with the number of the attempt of each unless it is the first of them all."""
         self.notice.ended()
         state, counts, name = self._state, self._steps.counts, self._steps.name
-        messages = [message for chunk in chunks for message in chunk]
+        messages = [*itertools.chain.from_iterable(chunks)]
         if state.error is not None:
             messages, tried = [], []  # the lease was ended meanwhile, and has given them back as never handed out
         begin = self._next if first is None else first  # other members get numbers in between

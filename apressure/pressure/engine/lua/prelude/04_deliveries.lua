@@ -72,8 +72,9 @@ end
 
 -- The same for any deliveries.
 local function return_deliveries(sequences, untouched, released)
+  if #sequences == 0 then return 0 end
   local oldest, next_number = numbers()
-  if #sequences > 0 then set_apart(oldest, math.min(next_number, sequences[#sequences] + 1)) end
+  set_apart(oldest, math.min(next_number, sequences[#sequences] + 1))
   return put_back(sequences, untouched, released)
 end
 
