@@ -20,11 +20,14 @@ local function is_halted()
   return (is_paused() or held_for() > 0) and 1 or 0
 end
 
-local LIMITS = {'held', 'held_for', 'count', 'per', 'burst', 'concurrency'}
+-- The limits in this order, as `naturals` returns them. (Not a table of names: every script would make that.)
+local function read_limits()
+  return naturals(CONTROL, 'held', 'held_for', 'count', 'per', 'burst', 'concurrency')
+end
 
 -- Returns: nil | the answer that says that another program has damaged the limits
 local function damaged_limits()
-  local _, wrong = naturals(CONTROL, unpack(LIMITS))
+  local _, wrong = read_limits()
   return wrong
 end
 
@@ -33,7 +36,7 @@ end
 -- Returns: nil, where nothing limits the queue | {most, after = milliseconds until one more may be, nil where one has to
 --          be settled first; next and interval: for `spend`}
 local function allowance(flying)
-  local held, longest, count, per, burst, concurrency = unpack(naturals(CONTROL, unpack(LIMITS)) or {}, 1, #LIMITS)
+  local held, longest, count, per, burst, concurrency = unpack(read_limits() or {}, 1, 6)
   local most, after, last, interval = math.huge, nil, nil, nil
   if (count or 0) > 0 and (per or 0) > 0 then
     -- Without a burst that was said, no window of that length has more than `count`.
