@@ -203,11 +203,14 @@ class ServerWaits(Waits):
         place: This client's place in the line of those that wait for messages.
         messages: Waits for messages, if this client watches the queue.
         turns: Waits for this client's turn.
+        news: Waits for what only the client that watches has to know: something is due earlier, or limits let more
+            through.
         watching: It watches the queue, or a step has said that it is to.
     """
 
     messages: Any
     turns: Any
+    news: Any
     _all: tuple[Any, ...]
     """The waiters."""
 
@@ -233,7 +236,8 @@ class ServerWaits(Waits):
 
     def leave(self, unused: bool) -> None:
         """Have another client watch the queue, if nobody waits for messages here any more. `unused`: a turn came."""
-        if (self.watching or unused) and not (self.messages.watched or self.turns.watched):
+        waiters = (self.messages, self.turns, self.news)
+        if (self.watching or unused) and not any(waiter.watched for waiter in waiters):
             self.watching = False
             self._resign(self.place, unused)
 

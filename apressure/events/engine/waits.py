@@ -35,17 +35,17 @@ class EventWaits(ServerWaits):
         self.messages = Waiter(node, keys.unclaimed, keys.unclaimed, on_unwanted=lambda: self.leave(False))
         self.turns = Waiter(node, keys.turns, None, on_unwanted=lambda: self.leave(True))
         self._room = Waiter(node, keys.room, None, on_unwanted=lambda: self._pass_on(self._room, room=True))
-        self._end = Waiter(node, keys.end, None, LONG_SLICE, on_unwanted=lambda: self._pass_on(self._end, end=True))
+        self.news = Waiter(node, keys.end, None, LONG_SLICE, on_unwanted=lambda: self._pass_on(self.news, end=True))
         closed = Waiter(node, keys.closed, keys.closed, LONG_SLICE)
         resumed = Waiter(node, keys.resumed, keys.resumed, LONG_SLICE)
-        self._all = (self.messages, self.turns, self._room, self._end, closed, resumed)
+        self._all = (self.messages, self.turns, self._room, self.news, closed, resumed)
         self._waiters = {
             "full": (self._room,),
-            "empty": (self.messages, self._end),
-            "watch": (self.messages, self._end),
+            "empty": (self.messages, self.news),
+            "watch": (self.messages, self.news),
             "turn": (self.turns,),
             "draining": (self.turns,),
-            "limited": (self._end,),  # there are messages, so the list would wake it at once
+            "limited": (self.news,),  # there are messages, so the list would wake it at once
             "paused": (resumed,),
             "open": (closed,),
         }
@@ -53,7 +53,7 @@ class EventWaits(ServerWaits):
     def take_turn(self) -> bytes:
         """A step for events is about to be sent: it sees to it that others get their turn. Returns the place."""
         self.turns.take_claim()
-        self._end.take_claim()  # a step that finds the queue at its end tells the next one
+        self.news.take_claim()  # a step that finds the queue at its end tells the next one
         self.watching = False
         return self.place
 
@@ -73,13 +73,8 @@ class EventWaits(ServerWaits):
             self._room.hand_back()
         else:
             self.turns.hand_back()
-            self._end.hand_back()
+            self.news.hand_back()
             self.leave(False)
-
-    def leave(self, unused: bool) -> None:
-        """Have another client watch the queue, unless a task here waits for what its limits keep: that watches, too."""
-        if not self._end.watched:
-            super().leave(unused)
 
     def _stopped(self, wait: Wait) -> None:
         self.hand_back("consumer" if wait.reason in _EVENTS else "producer")

@@ -123,7 +123,8 @@ class Waits(waiting.ServerWaits):
 
         closed = Waiter(node, keys.closed, keys.closed, LONG_SLICE, patient=patient)
         not_full, resumed = waiter(keys.not_full, keys.not_full), waiter(keys.resumed, keys.resumed)
-        sooner, room = waiter(keys.sooner, keys.sooner, spare=True), waiter(keys.room, keys.room, spare=True)
+        room, sooner = waiter(keys.room, keys.room, spare=True), waiter(keys.sooner, keys.sooner, spare=True)
+        self.news = sooner
         messages = self.messages = waiter(keys.messages, keys.messages, lambda: self.leave(False))
         turns = self.turns = waiter(keys.line()[0], None, lambda: self.leave(True))
         self.in_line = False
