@@ -62,6 +62,8 @@ class Limits:
         """A message that a `get` takes is lost with its process."""
         self._shared = self._automatic in self._ways
         self._ends_holds = sim.draw(2) == 0
+        self._delays = "clock" not in troubles
+        """Where the clock is set back by hours, what is delayed waits for as long."""
         self._producers = 0
         self._over = False
         sim.server.state.watch(NAME)
@@ -141,7 +143,7 @@ class Limits:
         async with connected(**self.options) as client:
             await self.crowd.put_some(
                 AsyncQueue[bytes](NAME, client=client), self.ledger, me,
-                lambda _: {} if sim.draw(4) else {"delay": 0.01 + sim.seconds(2)},
+                lambda _: {"delay": 0.01 + sim.seconds(2)} if self._delays and sim.draw(4) == 0 else {},
             )  # fmt: skip
 
     async def _operate(self) -> None:
@@ -177,9 +179,9 @@ class Limits:
                 raise Hold(sim.seconds(1))
             await delivery.release()
         elif what == 1 and serving:
-            raise Retry(after=sim.seconds(1))
+            raise Retry(after=sim.seconds(1) if self._delays else 0)
         elif what == 1:
-            await delivery.nack(delay=(None, 0.5)[sim.draw(2)])
+            await delivery.nack(delay=0.5 if self._delays and sim.draw(2) else None)
         else:
             await delivery.ack()
             ledger.acked(delivery.raw, delivery.attempts)
