@@ -281,13 +281,6 @@ FAULTS: Final = (
         "stuck: ",
     ),
     Fault(
-        "a window has as many more as may come at once",
-        "connection/lua/05_control.lua",
-        "(burst and number or number - size + 1)",
-        "number",
-        "were handed out in .* ms",
-    ),
-    Fault(
         "a hold keeps nothing",
         "connection/lua/05_control.lua",
         "most, after = 0, math.max(after or 0, left)",

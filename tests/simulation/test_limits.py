@@ -34,7 +34,7 @@ CLOCK: Final[tuple[Trouble, ...]] = ("clock", "clock", "clock", *USUAL)
 FAILOVER: Final[tuple[Trouble, ...]] = ("failover", "failover", "failover", *USUAL)
 LONG: Final = 1000.0
 """Seconds: nobody waits for as long."""
-PATIENCE: Final = 300.0
+PATIENCE: Final = 400.0
 """Seconds after which a consumer of a closed queue is stuck."""
 
 
@@ -295,7 +295,7 @@ async def limited(sim: Sim) -> None:
 
 async def taken_over(sim: Sim) -> None:
     """Replicas take over that are behind, and clients wait for them."""
-    sim.server.replicate(lag=(0.01, 0.3, 2.0)[sim.draw(3)])
+    sim.server.replicate(lag=(0.01, 0.3, 1.0)[sim.draw(3)])
     await work(Limits(sim, FAILOVER))
 
 
