@@ -257,7 +257,12 @@ class Limited:
 @pytest.mark.parametrize("kind", SERVERS)
 @pytest.mark.parametrize("of", ["queue", "tasks"])
 async def test_limits_hold_while_services_die_and_their_server_restarts(
-    make_server: Callable[..., EmbeddedServer], kind: str, of: str, tmp_path: Path, rng: random.Random, recorder: Recorder
+    make_server: Callable[..., EmbeddedServer],
+    kind: str,
+    of: str,
+    tmp_path: Path,
+    rng: random.Random,
+    recorder: Recorder,
 ) -> None:
     """The server writes everything to its append-only file before it answers."""
     server = make_server(kind, directory=tmp_path / "server", config={"appendfsync": "always"})
@@ -265,4 +270,5 @@ async def test_limits_hold_while_services_die_and_their_server_restarts(
         row = await Limited(server, of, tmp_path, rng).survives()
     recorder.add(f"killed consumer: limits, {of}", server.software, row)
     over: Any = [row.notes[name] for name in ("over the concurrency", "over the rate", "while held")]
-    assert row.clean() and not any(over), row
+    assert row.clean(), row
+    assert not any(over), row

@@ -113,6 +113,8 @@ class Limits:
             await asyncio.sleep(1)
         if self.troubles:
             await asyncio.sleep(10)  # steps may come late
+        if "clock" in self.troubles and sim.draw(2):
+            await self._set_back()
         async with self.queue() as queue:
             if first:
                 await queue.close()
@@ -135,6 +137,15 @@ class Limits:
             raise AssertionError(f"stuck: {self.crowd.alive()} wait for a closed queue without end") from None
         self.ledger.check()
         await check_left(sim, jobs=None)
+
+    async def _set_back(self) -> None:
+        """The server's clock is set back while limits keep a message, which waits no longer for that."""
+        async with self.queue() as queue:
+            await queue.set_rate(1, per=5)
+            if not self._ends_holds:
+                await queue.hold(2)
+            await asyncio.sleep(self.sim.seconds(2))
+        self.sim.set_clock(-LONG)
 
     async def _put(self) -> None:
         """Put messages, one by one or in batches, some of them for later, until the queue is closed."""
