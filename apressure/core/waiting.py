@@ -50,6 +50,7 @@ class Wait(NamedTuple):
         holder: Who holds the role, as the server shows it.
         due: Milliseconds until a delayed message is due, or the limits allow another one; None if there is no such
             time, or another client sees to it.
+        closed: The queue is closed, and limits keep its messages: the end is not what to wait for.
     """
 
     reason: Reason
@@ -57,6 +58,7 @@ class Wait(NamedTuple):
     created: bool = False
     holder: str | None = None
     due: int | None = None
+    closed: bool = False
 
     def error(self, name: str, accepted: int = 0) -> PressureError:
         """Return the error for an operation that may not wait any longer."""
@@ -245,6 +247,8 @@ class ServerWaits(Waits):
         """Return the waiters for a wait, and what `note` has returned for them."""
         self.watching = self.watching or wait.reason in ("watch", "limited")
         waiters = self._waiters[wait.reason]
+        if wait.closed:
+            waiters = waiters[:1]  # the other one waits for the end
         return waiters, [noted[self._all.index(waiter)] for waiter in waiters]
 
     def _close(self, error: PressureError) -> list[Any]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
-import functools
-import hashlib
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -16,13 +13,9 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, Client, QueueDoesNotExistError
-from apressure.connection import sender
-from apressure.connection.waiting import rounds
-from apressure.connection.waiting.waiter import Waiter
-from apressure.connection.wire.script import Script
 from apressure.embedded import EmbeddedServer
-from apressure.pressure.engine import waits
 from tests.integration.commands import Commands
+from tests.patience import be_patient
 from tests.reference import connect
 from tests.servers import SERVERS
 
@@ -91,21 +84,7 @@ async def open_queue(url: str) -> AsyncIterator[Opener]:
 @pytest.fixture
 def long_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits that miss a wake-up look again after 10 minutes only: a test that passes has missed none."""
-    monkeypatch.setattr(waits, "SLICE", 600)
-    monkeypatch.setattr(waits, "LONG_SLICE", 600)
-    monkeypatch.setattr(rounds, "ROUND", 600)
-    monkeypatch.setattr(Waiter.__init__, "__defaults__", (600, None, False))
-    original = sender.script
-
-    @functools.cache
-    def patient(room: str, name: str) -> Script:
-        made = copy.copy(original(room, name))
-        assert b"WATCH_MS = 4500 " in made.source
-        made.source = made.source.replace(b"WATCH_MS = 4500 ", b"WATCH_MS = 600000 ")
-        made.sha = hashlib.sha1(made.source, usedforsecurity=False).hexdigest().encode()
-        return made
-
-    monkeypatch.setattr(sender, "script", patient)
+    be_patient(monkeypatch)
 
 
 async def open_two(open_queue: Opener, *, bound: int = 0, **options: Any) -> tuple[AsyncQueue[Any], AsyncQueue[Any]]:

@@ -58,6 +58,10 @@ class Ledger:
         if self.timely:
             self._due.update(dict.fromkeys(messages, moment))
 
+    def released(self, message: bytes) -> None:
+        """It goes back, and that it was handed out was no attempt; at least, if the lease lasts until then."""
+        self._attempts[message].pop()
+
     def lease_lost(self) -> None:
         """What was given back may come at once, and deliveries that nobody has seen count."""
         self.exact = False
@@ -91,7 +95,7 @@ class Ledger:
 
     def check(self) -> None:
         """Everything was handed out; again only if it had not been acknowledged, and then it was marked."""
-        missing = self.put - self._attempts.keys()
+        missing = self.put - {message for message, attempts in self._attempts.items() if attempts}
         assert len(missing) <= self.doubts, f"lost: {sorted(missing)}"
         strangers = self._attempts.keys() - self.put - self.perhaps
         assert not strangers, f"never put: {sorted(strangers)}"

@@ -266,5 +266,95 @@ FAULTS: Final = (
         "",
         "are gone",
     ),
+    Fault(
+        "a rate forgets what was handed out",
+        "connection/lua/05_control.lua",
+        "    call('HSET', CONTROL, 'next', string.format('%.3f', due))\n",
+        "",
+        "were handed out in .* ms",
+    ),
+    Fault(
+        "a rate counts from a time that the clock has been set back from",
+        "connection/lua/05_control.lua",
+        "      ahead = size * interval\n      call('HSET', CONTROL, 'next', string.format('%.3f', time + ahead))\n",
+        "",
+        "stuck: ",
+    ),
+    Fault(
+        "a hold keeps nothing",
+        "connection/lua/05_control.lua",
+        "most, after = 0, math.max(after or 0, left)",
+        "after = math.max(after or 0, left)",
+        "were handed out while the queue is held",
+    ),
+    Fault(
+        "a hold gets shorter by another one",
+        "connection/lua/05_control.lua",
+        "if tonumber(value) > hold_left() then",
+        "if true then",
+        "were handed out while the queue is held|a hold ended",
+    ),
+    Fault(
+        "a hold lasts as much longer as the clock is set back",
+        "connection/lua/05_control.lua",
+        "local left = math.min(held - now(), longest or 0)",
+        "local left = held - now()",
+        "stuck: ",
+    ),
+    Fault(
+        "members do not count what is in flight",
+        "pressure/engine/lua/receive_shared.lua",
+        "allowance(in_flight())",
+        "allowance()",
+        "are in flight, and the limit is",
+    ),
+    Fault(
+        "one that consumes alone does not count what is in flight",
+        "pressure/engine/lua/receive.lua",
+        "allowance(in_flight())",
+        "allowance()",
+        "are in flight, and the limit is",
+    ),
+    Fault(
+        "what is settled does not wake the one that waits for it",
+        "pressure/engine/lua/prelude/05_healing.lua",
+        "  if settled > 0 then wake_limited() end\n",
+        "",
+        "stuck: ",
+    ),
+    Fault(
+        "a change of limits wakes nobody",
+        "pressure/engine/lua/limit.lua",
+        "wake(SOONER)\n",
+        "",
+        "stuck: ",
+    ),
+    Fault(
+        "one that is limited deletes the wake-up of another one",
+        "pressure/engine/lua/prelude/05_healing.lua",
+        "  if place and place ~= '' then\n    local left = watched_by_another(place)\n"
+        "    if left then return {'turn', again < 0 and left or math.min(again, left)} end\n  end\n"
+        "  if place ~= '' then call('DEL', SOONER) end\n",
+        "  call('DEL', SOONER)\n  if place and place ~= '' then\n    local left = watched_by_another(place)\n"
+        "    if left then return {'turn', again < 0 and left or math.min(again, left)} end\n  end\n",
+        "stuck: ",
+    ),
+    Fault(
+        "a client that watches starves while a member takes more than its share",
+        "pressure/engine/lua/prelude/09_members.lua",
+        "  return math.max(watched and 0 or 1, share)\n",
+        "  return math.max(1, share)\n",
+        "a member has .*, while another one waits",
+    ),
+    Fault(
+        "what is released was an attempt",
+        "pressure/engine/lua/prelude/04_deliveries.lua",
+        " or released and released[number] then",
+        " then",
+        "came as attempt",
+    ),
 )
-"""Repeats, leases, tokens, permits, ends, members, dead letters, marks, order, delays, schedules, expiry: one each."""
+"""Repeats, leases, tokens, permits, ends, members, dead letters, marks, order, delays, schedules, expiry: one each.
+
+Limits have several: the rate, holds, concurrency, who is woken, shares, and attempts.
+"""

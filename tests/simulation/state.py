@@ -10,11 +10,10 @@ from typing import Any, Final
 from apressure.events.engine.keys import EventKeys
 from apressure.exceptions import ROLES
 from apressure.pressure.engine.keys import Keys
+from tests.simulation.limits import MEMBER, Limited
 
 SHARED: Final = b"shared:1"
 """The token of a lease that has members."""
-MEMBER: Final = b"member:"
-"""How the fields begin that have their records."""
 LATER: Final = re.compile(rb"[0-9a-f]+:\d+:\d+:(\d+):")
 """How the entries of delayed messages begin: it says how often each has been delivered."""
 
@@ -34,7 +33,7 @@ class State:
         self.wrong = ""
         self._database = database
         self._clock = clock
-        self._watched: list[_Watched | _Timetable | _Events] = []
+        self._watched: list[_Watched | _Timetable | _Events | Limited] = []
 
     def watch(self, *names: str, by_steps: bool = False, scheduled: bool = False) -> None:
         """Look at these queues.
@@ -52,6 +51,15 @@ class State:
     def watch_events(self, name: str) -> None:
         """Look at a queue of events."""
         self._watched.append(_Events(self._database, self._clock, EventKeys(name)))
+
+    def watch_limits(self, name: str, held_to_the_end: bool) -> None:
+        """Look at the limits of a queue, each message of which is another one.
+
+        Args:
+            name: Its name.
+            held_to_the_end: Nobody ends a hold before its time.
+        """
+        self._watched.append(Limited(self._database, self._clock, Keys("__pressure__", name), held_to_the_end))
 
     def taken_over(self) -> None:
         """Another server has taken over, which may not know of the latest messages."""

@@ -43,7 +43,7 @@ def read(answer: Any, name: str, role: Role | None) -> Any:
             return answer[1] if len(answer) == 2 else list(itertools.chain.from_iterable(answer[1:]))
         case b"full" | b"few" | b"room" | b"empty" | b"watch" | b"turn" | b"draining" | b"limited" | b"paused":
             lease, due = (value if value >= 0 else None for value in (*answer[1:], -1, -1)[:2])
-            return Wait(answer[0].decode(), lease, due=due)  # type: ignore[arg-type]
+            return Wait(answer[0].decode(), lease, due=due, closed=len(answer) > 3)  # type: ignore[arg-type]
         case b"large":
             return too_many(name, answer[1])
         case b"busy":

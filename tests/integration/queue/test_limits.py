@@ -15,7 +15,18 @@ from typing import Any
 import pytest
 import redis
 
-from apressure import AsyncQueue, Limits, QueueEmptyError, Rate, ScriptingRefusedError, ServerError, pipe, recovery
+from apressure import (
+    AsyncQueue,
+    Limits,
+    QueueClosedError,
+    QueueDoesNotExistError,
+    QueueEmptyError,
+    Rate,
+    ScriptingRefusedError,
+    ServerError,
+    pipe,
+    recovery,
+)
 from apressure.exceptions import OperationUnblockedError
 from apressure.testing.contract.limits import HOUR
 from tests.integration.conftest import Opener, cancelled, eventually, fails, in_time
@@ -161,6 +172,54 @@ async def test_a_limited_wait_costs_the_server_nothing(open_queue: Opener, db: r
         task.uncancel()
         await looking
     assert before[1] - before[0] <= 3
+
+
+@pytest.mark.parametrize("way", ["get", "receive", "members"])
+async def test_nobody_polls_a_closed_queue_whose_limits_keep_messages(
+    open_queue: Opener, db: redis.Redis, long_slices: None, way: str
+) -> None:
+    """The end is not what they wait for. One of two waits in line; both learn what becomes of the queue."""
+    queues = [await open_queue(create=not number) for number in range(1 if way == "receive" else 2)]
+    await queues[0].put_many([b"1", b"2", b"3"])
+    await queues[0].set_rate(1, per=HOUR)
+    assert await queues[0].get() == b"1"
+    got: list[bytes] = []
+
+    async def consume(queue: AsyncQueue[Any]) -> None:
+        if way == "members":
+            async with queue.consumer(shared=True) as consumer:
+                async for item in consumer:
+                    got.append(item)
+        with contextlib.suppress(QueueClosedError):
+            while way == "get":
+                got.append(await queue.get())
+            while way == "receive":
+                delivery = await queue.receive()
+                got.append(delivery.item)
+                await delivery.ack()
+
+    tasks = [asyncio.create_task(consume(queue)) for queue in queues]
+    await asyncio.sleep(0.1)
+    await queues[0].close()
+    before = await quiet(db)
+    await asyncio.sleep(0.5)
+    assert await quiet(db) - before <= 3
+    await queues[0].set_rate(None)
+    for task in tasks:
+        await in_time(task)
+    assert sorted(got) == [b"2", b"3"]
+
+
+async def test_who_waits_for_limits_learns_that_the_queue_is_deleted(open_queue: Opener, long_slices: None) -> None:
+    queue, other = await open_queue(), await open_queue(create=False)
+    await queue.put(b"1")
+    await queue.hold(HOUR)
+    await queue.close()
+    waiting = asyncio.ensure_future(other.get())
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    await queue.delete()
+    await fails(QueueDoesNotExistError, waiting)
 
 
 async def test_a_limited_wait_that_ends_early_takes_nothing(open_queue: Opener) -> None:

@@ -6,7 +6,8 @@
 -- Returns: {'messages', {messages}...} | {'empty'} (to a client that does not wait) |
 --          {'watch', -1, due} (watch the queue) | {'turn', milliseconds} (wait in line, and try again after that) |
 --          {'draining', -1, due} (closed, and some are delayed) | {'limited', -1, due} (some wait, but the limits of
---          the queue keep them) | {'paused'} | {'closed'} | {'missing'} |
+--          the queue keep them; with a 1 behind it, or behind {'turn', milliseconds, -1}, if it is closed) |
+--          {'paused'} | {'closed'} | {'missing'} |
 --          {'corrupt', why} |
 --          {'busy', role, holder, milliseconds of its lease or -1};
 --          with the milliseconds after which a delayed message is due, or another message may be taken, or -1
@@ -44,7 +45,7 @@ if not usual and messages > 0 then
   if call('LLEN', LIST) == 0 and call('EXISTS', POPPED) == 1 then call('DEL', REDELIVERED, POPPED) end
 end
 normalise(bound, length and length - messages, permits, messages > 0)
-if allowed and messages == 0 and call('LLEN', LIST) > 0 then return limited(allowed, place, -1) end
+if allowed and messages == 0 and call('LLEN', LIST) > 0 then return limited(allowed, place, -1, closed) end
 if messages == 0 and closed == 0 then
   if place == '' then return {'empty'} end
   local left = watched_by_another(place)

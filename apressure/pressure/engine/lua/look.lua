@@ -30,7 +30,7 @@ local function look(wait, bound, usual, watched)
   local k = 14 * wait
   if not bound then return 0 end
   if why == 'open' then return any(wait, 3, 3) and -2 or -1 end
-  local later = not usual and redis.pcall('ZCARD', KEYS[k + 13]) or 0
+  local later, kept = not usual and redis.pcall('ZCARD', KEYS[k + 13]) or 0, false
   if type(later) ~= 'number' then return 0 end
   if why == 'room' then
     local length = redis.pcall('LLEN', KEYS[k + 2])
@@ -49,10 +49,11 @@ local function look(wait, bound, usual, watched)
       if any(wait, sought, sought) then return -2 end
       if any(wait, 2, 2) and not limits then return 0 end
     end
+    kept = limits and any(wait, 2, 2)  -- also in a closed queue
     if later > 0 and tonumber(call('ZRANGE', KEYS[k + 13], 0, 0, 'WITHSCORES')[2]) <= now() then return 0 end
   end
   if not usual or token ~= '' then
-    if any(wait, 3, 3) or any(wait, 7, 8) then return 0 end
+    if any(wait, 3, 3) and not kept or any(wait, 7, 8) then return 0 end
     local producer, consumer = nil, token
     if why == 'full' or why == 'room' then producer, consumer = token, nil end
     if not at_rest(KEYS[k + 5], producer) or not at_rest(KEYS[k + 6], consumer) then return 0 end

@@ -108,7 +108,7 @@ else
   call('HSET', KEYS[LEASE + CONSUMER], 'deadline', now() + ARGV[6], 'duration', ARGV[6], 'next', number)
 end
 if messages == 0 and dead == 0 then
-  if allowed and not paused and call('LLEN', LIST) > 0 then return limited(allowed, nil, -1) end
+  if allowed and not paused and call('LLEN', LIST) > 0 then return limited(allowed, nil, -1, closed) end
   return paused and {'paused'} or nothing()
 end
 return {'ok', chunks, attempts, dead}

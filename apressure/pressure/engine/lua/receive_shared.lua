@@ -107,7 +107,7 @@ if messages > 0 or dead ~= 0 then
   pass_on(place)
   return {'ok', chunks, attempts, dead, first}
 end
-if allowed and call('LLEN', LIST) > 0 then return limited(allowed, place, due()) end
+if allowed and call('LLEN', LIST) > 0 then return limited(allowed, place, due(), closed) end
 if closed == 0 then
   if place == '' then return {'empty', due()} end
   local left = watched_by_another(place)

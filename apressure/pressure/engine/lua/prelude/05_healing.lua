@@ -100,13 +100,15 @@ end
 -- The answer to a step that the limits of the queue keep from messages which wait. The client that watches the queue is
 -- the one that waits for its limits, too.
 -- place: as in get.lua; nil where only this client can wait | again: milliseconds after which to try in any case, or -1
-local function limited(allowed, place, again)
+-- closed: 1 if the queue is closed, or 0. Then the answer ends with 1: the client must not wait for that, too.
+local function limited(allowed, place, again, closed)
+  local ended = closed == 1 and 1 or nil
   if place and place ~= '' then
     local left = watched_by_another(place)
-    if left then return {'turn', again < 0 and left or math.min(again, left)} end
+    if left then return {'turn', again < 0 and left or math.min(again, left), -1, ended} end
   end
   if place ~= '' then call('DEL', SOONER) end
-  return {'limited', again, allowed.after or -1}
+  return {'limited', again, allowed.after or -1, ended}
 end
 
 -- Move a token that this client has claimed to the free list. After the step, the first client in line gets it.
