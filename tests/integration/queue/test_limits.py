@@ -124,6 +124,42 @@ async def test_each_settlement_wakes_one_of_many_that_wait(open_queue: Opener, l
     assert 1 <= most <= 2
 
 
+async def test_who_waits_for_limits_gets_what_is_put_into_an_emptied_queue(
+    open_queue: Opener, long_slices: None
+) -> None:
+    queue, other = await open_queue(), await open_queue(create=False)
+    await queue.set_concurrency(1)
+    await queue.put_many([b"1", b"2"])
+    async with queue.consumer("manual", shared=True) as one, other.consumer("manual", shared=True) as two:
+        first = await in_time(anext(one))
+        waiting = asyncio.ensure_future(anext(two))
+        await asyncio.sleep(0.1)
+        assert await queue.purge() == 1
+        await first.ack()
+        await asyncio.sleep(0.1)
+        await queue.put(b"3")
+        delivery = await in_time(waiting)
+        assert delivery.item == b"3"
+        await delivery.ack()
+
+
+async def test_one_task_that_gives_up_leaves_the_watch_to_another_of_its_client(
+    open_queue: Opener, long_slices: None
+) -> None:
+    queue, other = await open_queue(), await open_queue(create=False)
+    await queue.set_rate(1, per=HOUR)
+    await queue.put_many([b"1", b"2", b"3", b"4"])
+    assert await queue.get() == b"1"
+    first = asyncio.ensure_future(other.get())
+    await asyncio.sleep(0.05)
+    second = asyncio.ensure_future(other.get())
+    await asyncio.sleep(0.05)
+    await cancelled(second)
+    await fails(QueueEmptyError, other.get(timeout=0))
+    await queue.set_rate(None)
+    assert await in_time(first) == b"2"
+
+
 async def test_they_share_a_limit_of_concurrency(open_queue: Opener) -> None:
     """One that has read ahead all that may be in flight gives way to one that waits."""
     first, second = await open_queue(), await open_queue(create=False)

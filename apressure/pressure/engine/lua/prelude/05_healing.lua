@@ -85,9 +85,10 @@ local function survey(bound, careful, mine, broken)
   return call('EXISTS', CLOSED), false, leased
 end
 
--- Deliveries were settled: where there is a limit of how many are in flight, wake the client that waits for that.
+-- Deliveries were settled: where there is a limit of how many are in flight, wake the client that waits for that. If
+-- somebody has emptied the queue meanwhile, it waits for messages then.
 local function wake_limited()
-  if limits_flight() and call('LLEN', LIST) > 0 then wake(SOONER) end
+  if limits_flight() then wake(SOONER) end
 end
 
 -- The same; returns whether clients of ours are to give back what they have not handed out yet.
