@@ -247,8 +247,8 @@ class ServerWaits(Waits):
         """Return the waiters for a wait, and what `note` has returned for them."""
         self.watching = self.watching or wait.reason in ("watch", "limited")
         waiters = self._waiters[wait.reason]
-        if wait.closed:
-            waiters = waiters[:1]  # the other one waits for the end
+        if wait.closed:  # it is no news any more; but one that limits keep may miss that others have taken the rest
+            waiters = self._waiters["draining"] if wait.reason == "limited" else waiters[:1]
         return waiters, [noted[self._all.index(waiter)] for waiter in waiters]
 
     def _close(self, error: PressureError) -> list[Any]:

@@ -330,13 +330,24 @@ FAULTS: Final = (
         "stuck: ",
     ),
     Fault(
-        "one that is limited deletes the wake-up of another one",
+        "one that waits in line deletes the wake-up of the one that waits for limits",
         "pressure/engine/lua/prelude/05_healing.lua",
-        "  if place and place ~= '' then\n    local left = watched_by_another(place)\n"
-        "    if left then return {'turn', again < 0 and left or math.min(again, left)} end\n  end\n"
-        "  if place ~= '' then call('DEL', SOONER) end\n",
-        "  call('DEL', SOONER)\n  if place and place ~= '' then\n    local left = watched_by_another(place)\n"
-        "    if left then return {'turn', again < 0 and left or math.min(again, left)} end\n  end\n",
+        "  local ended = closed == 1 and 1 or nil\n",
+        "  local ended = closed == 1 and 1 or nil\n  call('DEL', SOONER)\n",
+        "stuck: ",
+    ),
+    Fault(
+        "those that limits keep poll a closed queue",
+        "pressure/engine/lua/prelude/05_healing.lua",
+        "local ended = closed == 1 and 1 or nil",
+        "local ended",
+        "somebody polls",
+    ),
+    Fault(
+        "one that limits keep does not learn that others have taken the rest of a closed queue",
+        "core/waiting.py",
+        'waiters = self._waiters["draining"] if wait.reason == "limited" else waiters[:1]',
+        "waiters = waiters[:1]",
         "stuck: ",
     ),
     Fault(

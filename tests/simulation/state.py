@@ -27,10 +27,12 @@ class State:
 
     Attributes:
         wrong: What is wrong; empty if nothing is.
+        commands: How many there have been.
     """
 
     def __init__(self, database: Any, clock: Callable[[], float]) -> None:
         self.wrong = ""
+        self.commands = 0
         self._database = database
         self._clock = clock
         self._watched: list[_Watched | _Timetable | _Events | Limited] = []
@@ -68,6 +70,7 @@ class State:
 
     def look(self) -> None:
         """A command has been executed."""
+        self.commands += 1
         if not self.wrong:
             self.wrong = next(filter(None, (watched.complaint() for watched in self._watched)), "")
 

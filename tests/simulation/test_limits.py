@@ -37,6 +37,9 @@ LONG: Final = 1000.0
 PATIENCE: Final = 400.0
 """Seconds after which a consumer of a closed queue is stuck."""
 
+MOST: Final = 10_000
+"""So many commands do if nobody polls."""
+
 
 class Limits:
     """A queue with limits, those who work on it, and who changes the limits.
@@ -78,7 +81,7 @@ class Limits:
         async with self.queue() as queue:
             await queue.create((0, 1, 3, 10)[self.sim.draw(4)])
         self.go_on()
-        for _ in range(self.sim.draw(3)):
+        for _ in range(self.sim.draw(5)):
             self.add()
 
     def go_on(self) -> None:
@@ -135,6 +138,8 @@ class Limits:
                 await self.crowd.ended()
         except TimeoutError:
             raise AssertionError(f"stuck: {self.crowd.alive()} wait for a closed queue without end") from None
+        commands = sim.server.state.commands
+        assert self.troubles or commands < MOST, f"{commands:,} commands: somebody polls"
         self.ledger.check()
         await check_left(sim, jobs=None)
 
