@@ -23,6 +23,7 @@ class Ledger:
         perhaps: Those whose put ended with an error that leaves it open.
         exact: No delivery is lost: each message is handed out as often as it is delivered.
         timely: Nobody sets the server's clock.
+        overtaken: Somebody sets it, so a consumer may handle what another one has had since: it cannot know yet.
     """
 
     def __init__(self, in_order: bool = False) -> None:
@@ -33,6 +34,7 @@ class Ledger:
         """Gets whose outcome is not known: each may have taken a message."""
         self.exact = False
         self.timely = True
+        self.overtaken = False
         self._due: dict[bytes, float] = {}
         self._attempts: dict[bytes, list[int]] = {}
         self._acked: dict[bytes, int] = {}
@@ -58,9 +60,10 @@ class Ledger:
         if self.timely:
             self._due.update(dict.fromkeys(messages, moment))
 
-    def released(self, message: bytes) -> None:
+    def released(self, message: bytes, attempts: int) -> None:
         """It goes back, and that it was handed out was no attempt; at least, if the lease lasts until then."""
-        self._attempts[message].pop()
+        if attempts in self._attempts[message]:
+            self._attempts[message].remove(attempts)
 
     def lease_lost(self) -> None:
         """What was given back may come at once, and deliveries that nobody has seen count."""
@@ -70,6 +73,8 @@ class Ledger:
     def handed_out(self, message: bytes, attempts: int) -> None:
         """A consumer has it."""
         before = self._attempts.setdefault(message, [])
+        if self.overtaken and attempts < max([*before, self._acked.get(message, 0)]):
+            return
         assert attempts > max(before, default=0), f"{message!r} came as attempt {attempts} after {before}"
         assert message not in self._acked, f"{message!r} came as attempt {attempts} after it was acknowledged"
         assert not self.exact or attempts == len(before) + 1, f"{message!r} came as attempt {attempts} after {before}"

@@ -330,13 +330,6 @@ FAULTS: Final = (
         "stuck: ",
     ),
     Fault(
-        "one that waits in line deletes the wake-up of the one that waits for limits",
-        "pressure/engine/lua/prelude/05_healing.lua",
-        "  local ended = closed == 1 and 1 or nil\n",
-        "  local ended = closed == 1 and 1 or nil\n  call('DEL', SOONER)\n",
-        "stuck: ",
-    ),
-    Fault(
         "those that limits keep poll a closed queue",
         "pressure/engine/lua/prelude/05_healing.lua",
         "local ended = closed == 1 and 1 or nil",
