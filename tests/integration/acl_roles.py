@@ -326,6 +326,10 @@ async def operate(stage: Stage) -> None:
         assert await queue.purge() == 2
         assert await queue.pause()
         assert await queue.resume()
+        await queue.set_rate(5)
+        await queue.hold(1)
+        await queue.hold(0)
+        await queue.set_rate(None)
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(owner.producer(exclusive=True, close=False))
             await stage.while_waiting(queue.close(), stack.aclose)

@@ -5,7 +5,7 @@
 
 -- Are clients of ours to take nothing?
 local function is_paused()
-  return call('HEXISTS', CONTROL, 'paused') == 1
+  return call('HMGET', CONTROL, 'paused')[1] and true or false
 end
 
 -- Milliseconds for which nothing is handed out; 0 where that is not so. (The server's clock may have been set back.)
@@ -89,7 +89,7 @@ end
 -- Is there a limit of how many are in flight? Then one that is settled makes room for another.
 -- (As in `is_halted`, damage does not matter here.)
 local function limits_flight()
-  return redis.pcall('HEXISTS', CONTROL, 'concurrency') == 1
+  return type(redis.pcall('HGET', CONTROL, 'concurrency')) == 'string'
 end
 
 -- Change limits: names and values in ARGV from first on. '' removes one. `held` is milliseconds from now: 0 ends a

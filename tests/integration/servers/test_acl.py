@@ -127,6 +127,7 @@ SCRIPTS_OF = {
         "inspect",
         "look",
         "purge",
+        "limit",
     },
     "operator": {
         "create",
@@ -141,6 +142,7 @@ SCRIPTS_OF = {
         "requeue",
         "pause",
         "resume",
+        "limit",
         "examine",
         "repair",
     },

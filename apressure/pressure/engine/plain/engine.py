@@ -91,7 +91,7 @@ class Plain(Engine):
         length, ended = await ask(b"LLEN", keys.messages), await ask(b"EXISTS", keys.closed)
         paused, limits = False, (0, 0, 0, 0, 0)
         with contextlib.suppress(PermissionDeniedError):
-            paused = await ask(b"HEXISTS", keys.control, b"paused")
+            paused = await ask(b"HGET", keys.control, b"paused") is not None
         return [bound, length, ended, 0, counters, *roles, [], paused, *await self._delayed(), limits]
 
     async def _delayed(self) -> tuple[int, int]:
