@@ -217,6 +217,8 @@ async def consume(stage: Stage) -> None:
         await queue.get(timeout=0)
     await look(queue)
     if queue.client.settings.scripting:
+        await queue.hold(1)
+        await queue.hold(0)
         await stage.leave_a_dead_consumer()
         stage.leave_a_dead_claim("consumer")
         deliveries = [await queue.receive(), await queue.receive()]
