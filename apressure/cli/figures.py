@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from apressure.cli.show import plain, printable
-from apressure.core.limits import UNLIMITED, Limits
+from apressure.core.limits import UNLIMITED
 from apressure.core.statistics import OWN
 from apressure.pressure.statistics import QueueStatistics, RoleStatistics
 from apressure.queue_addresses import Kind, QueueAddress
@@ -72,11 +72,6 @@ def _data(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return {field.name: _data(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return value
-
-
-def limits_data(limits: Limits) -> Any:
-    """Return limits for `--json`."""
-    return _data(limits)
 
 
 def queue_line(found: Found) -> str:

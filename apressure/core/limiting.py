@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final, Protocol
+from typing import ClassVar, Final, Protocol, cast
 
 from apressure import validation
 from apressure.concurrency.deadline import with_deadline
@@ -134,8 +134,7 @@ class Limiting(Administration):
                 name=self.name,
             )
         self.check()
-        steps: Any = self._administration
-        await steps.limit(changes, self._expected)
+        await cast("LimitSteps", self._administration).limit(changes, self._expected)
 
     def _give_back_unseen(self) -> None:
         """Have the consumers of this object give back what they have read ahead."""

@@ -82,7 +82,8 @@ def from_snapshot(name: str, snapshot: list[Any], **own: Any) -> QueueStatistics
     Raises:
         ServerError: The bound or a statistic is not an integer.
     """
-    bound, length, closed, in_flight, counters, producer, consumer, members, paused, delayed, next_due = snapshot[:11]
+    bound, length, closed, in_flight, counters, producer, consumer, members, *later = snapshot
+    paused, delayed, next_due, limits = later
     own |= {what: _number(name, f"stats:{what}", number) for what, number in zip(_COUNTED, counters, strict=True)}
     return QueueStatistics(
         name=name,
@@ -95,7 +96,7 @@ def from_snapshot(name: str, snapshot: list[Any], **own: Any) -> QueueStatistics
         members=tuple(map(_member, sorted(members, key=lambda member: int(member[1])))),
         in_flight=in_flight,
         delayed=delayed,
-        limits=read_limits(*snapshot[11]),
+        limits=read_limits(*limits),
         next_due=None if next_due < 0 else next_due / 1000,
         **own,
     )

@@ -80,9 +80,7 @@ class Hold(Exception):
     """
 
     def __init__(self, seconds: float, reason: str = "") -> None:
-        if not isinstance(reason, str):
-            raise TypeError(f"the reason must be a string, not {type(reason).__name__}")
-        super().__init__(reason)
+        super().__init__(validation.text(reason, "the reason"))
         self.seconds = validation.seconds(seconds, "seconds", most=LONGEST_HOLD, above=True)
 
     def __reduce__(self) -> tuple[object, ...]:  # it may come from another process

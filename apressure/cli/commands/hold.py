@@ -6,10 +6,8 @@ from typing import Annotated
 
 import typer
 
-from apressure.cli.asking import told
-from apressure.cli.figures import limits_data
+from apressure.cli.commands.limit import tell_limits
 from apressure.cli.options import Address, Common
-from apressure.cli.show import answer
 
 Seconds = Annotated[
     float, typer.Argument(metavar="SECONDS", help="How long, from now; 0 ends it.", min=0, show_default=False)
@@ -25,4 +23,4 @@ async def hold(common: Common, queue: Address, seconds: Seconds) -> None:
     async with common.open(address) as opened:
         await opened.hold(seconds)
         limits = await opened.limits()
-    answer(told(address, limits=limits_data(limits)), f"{address} hands out {limits}", as_json=common.json)
+    tell_limits(common, address, limits)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Annotated
 
 from apressure.cli.asking import told
 from apressure.cli.exits import UsageError
-from apressure.cli.figures import limits_data
 from apressure.cli.options import Address, Common, option
 from apressure.cli.show import answer
+from apressure.core.limits import Limits
+from apressure.queue_addresses import QueueAddress
 
 
 async def limit(
@@ -42,7 +44,13 @@ async def limit(
         if concurrency is not None:
             await opened.set_concurrency(most)
         limits = await opened.limits()
-    answer(told(address, limits=limits_data(limits)), f"{address} hands out {limits}", as_json=common.json)
+    tell_limits(common, address, limits)
+
+
+def tell_limits(common: Common, address: QueueAddress, limits: Limits) -> None:
+    """Print the limits of a queue."""
+    told_limits = told(address, limits=dataclasses.asdict(limits))
+    answer(told_limits, f"{address} hands out {limits}", as_json=common.json)
 
 
 def _rate(text: str | None) -> tuple[int | None, float]:

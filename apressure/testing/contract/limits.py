@@ -12,7 +12,7 @@ import pytest
 from apressure import Hold, Limits, Rate, serve
 from apressure.exceptions import QueueClosedError, QueueDoesNotExistError, QueueEmptyError
 from apressure.testing.contract.cancellation import everywhere
-from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, begun, drained, fails, in_time, taken_by
+from apressure.testing.contract.steps import ITEMS, PATIENCE, Counting, Opener, begun, drained, fails, in_time, taken_by
 
 HOUR = 3600.0
 
@@ -90,23 +90,14 @@ class LimitContract:
         await queue.create()
         await queue.set_concurrency(3)
         items = [b"%d" % number for number in range(40)]
-        running, most, done = 0, 0, []
-
-        async def handle(item: bytes) -> None:
-            nonlocal running, most
-            running += 1
-            most = max(most, running)
-            await asyncio.sleep(0.005)
-            running -= 1
-            done.append(item)
-
-        services = [await begun(serve(handle, one, concurrency=4, signals=())) for one in (queue, other)]
+        counting = Counting(0.005)
+        services = [await begun(serve(counting.handle, one, concurrency=4, signals=())) for one in (queue, other)]
         await queue.put_many(items)
         await queue.close()
         for service in services:
             await in_time(service)
-        assert sorted(done) == sorted(items)
-        assert 1 <= most <= 3
+        assert sorted(counting.done) == sorted(items)
+        assert 1 <= counting.most <= 3
 
     @pytest.mark.parametrize("way", ["get", "receive", "consumer", "serve"])
     async def test_a_held_queue_hands_out_nothing(self, open_queue: Opener, way: str) -> None:

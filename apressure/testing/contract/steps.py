@@ -65,6 +65,32 @@ class Words:
         assert not self.same_words or re.match(expected, str(error)), (str(error), expected)
 
 
+class Counting:
+    """A handler that counts how many of its calls run at a time.
+
+    Args:
+        seconds: How long a call lasts.
+
+    Attributes:
+        most: The most calls that ran at a time.
+        done: The items, in the order in which the calls ended.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.most = 0
+        self.done: list[Any] = []
+        self._seconds = seconds
+        self._running = 0
+
+    async def handle(self, item: Any) -> None:
+        """Handle an item."""
+        self._running += 1
+        self.most = max(self.most, self._running)
+        await asyncio.sleep(self._seconds)
+        self._running -= 1
+        self.done.append(item)
+
+
 async def taken_by(queue: Any, way: str, got: list[bytes]) -> None:
     """Take items until the queue is closed and drained."""
 

@@ -378,8 +378,9 @@ class StoredQueue:
             times.append(self._delayed[0][0] - self._epoch)
         due = min(times, default=None)
         lease = None if due is None else math.ceil(1000 * max(0.0, due - self._clock()))
-        wait = Wait(reason, lease, created=self._bound is not None)
-        return wait if after is None else wait._replace(due=math.ceil(1000 * after))
+        return Wait(
+            reason, lease, created=self._bound is not None, due=None if after is None else math.ceil(1000 * after)
+        )
 
     def _change(self, changed: bool = True) -> None:
         """Have all that wait try again, if something has changed: otherwise they would wake each other for ever."""

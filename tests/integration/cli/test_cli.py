@@ -14,7 +14,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +37,6 @@ from tests.integration.commands import (
 
 # What does not depend on the server runs on one of them.
 one_server = pytest.mark.parametrize("server", ["valkey"], indirect=True)
-
-
-@pytest.fixture
-def queue(cli: Commands) -> Iterator[str]:
-    """A queue of ten, that is deleted after the test."""
-    cli.create("orders", 10)
-    yield "orders"
-    cli.delete("orders")
 
 
 def items(number: int) -> list[bytes]:

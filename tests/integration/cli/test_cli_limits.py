@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.integration.commands import Commands, wait_until
@@ -12,14 +10,6 @@ from tests.integration.commands import Commands, wait_until
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
 NONE = {"rate": None, "concurrency": None, "held_for": 0.0}
-
-
-@pytest.fixture
-def queue(cli: Commands) -> Iterator[str]:
-    """A queue that is deleted after the test."""
-    cli.create("orders", 10)
-    yield "orders"
-    cli.delete("orders")
 
 
 def test_limits_are_set_and_shown(cli: Commands, queue: str) -> None:

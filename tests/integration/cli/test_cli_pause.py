@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,14 +10,6 @@ from tests.integration.commands import Commands, wait_until
 
 # What does not depend on the server runs on one of them.
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
-
-
-@pytest.fixture
-def queue(cli: Commands) -> Iterator[str]:
-    """A queue of ten, that is deleted after the test."""
-    cli.create("orders", 10)
-    yield "orders"
-    cli.delete("orders")
 
 
 def test_a_consumer_stops_and_goes_on(cli: Commands, queue: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from apressure import AsyncQueue, Backoff, Client, EventQueue, FileQueue, QueueDoesNotExistError, TaskQueue, serve
+from apressure.testing.contract.steps import Counting
 from tests.integration.conftest import eventually, in_time
 
 pytestmark = [pytest.mark.leaves_keys, pytest.mark.parametrize("server", ["valkey"], indirect=True)]
@@ -111,17 +112,9 @@ async def test_the_handlers_are_shared(queues: list[AsyncQueue[bytes]]) -> None:
     for queue in queues:
         await queue.put_many([queue.name.encode()] * 50)
     await closed(*queues)
-    running = most = 0
-
-    async def handle(item: bytes) -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.001)
-        running -= 1
-
-    served = await in_time(serve(handle, queues, concurrency=4, weights=(6, 3, 1), signals=()))
-    assert (served.handled, served.failed, served.signal, most) == (150, 0, None, 4)
+    counting = Counting(0.001)
+    served = await in_time(serve(counting.handle, queues, concurrency=4, weights=(6, 3, 1), signals=()))
+    assert (served.handled, served.failed, served.signal, counting.most) == (150, 0, None, 4)
 
 
 async def test_each_kind_of_queue_has_a_handler_of_its_own(url: str, tmp_path: Path) -> None:

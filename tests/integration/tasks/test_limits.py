@@ -30,6 +30,7 @@ from apressure.core.limits import UNLIMITED, Limits, Rate
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.engine import waits
 from apressure.tasks.processor import Processor
+from apressure.testing.contract.steps import Counting
 from apressure.testing.proxy import Proxy, Trouble
 from tests.integration.deaths import each_trouble, url_of
 from tests.integration.tasks.conftest import Blueque, Open, consistent, eventually, in_time
@@ -317,19 +318,10 @@ async def test_serve_keeps_to_the_concurrency(open_queue: Open) -> None:
     await queues[0].put_many(range(30))
     await queues[0].set_concurrency(3)
     await queues[0].close()
-    running, most, done = 0, 0, []
-
-    async def handle(item: int) -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.01)
-        running -= 1
-        done.append(item)
-
-    await in_time(asyncio.gather(*(serve(handle, queue, concurrency=5, signals=()) for queue in queues)))
-    assert sorted(done) == list(range(30))
-    assert most <= 3
+    counting = Counting(0.01)
+    await in_time(asyncio.gather(*(serve(counting.handle, queue, concurrency=5, signals=()) for queue in queues)))
+    assert sorted(counting.done) == list(range(30))
+    assert counting.most <= 3
 
 
 async def test_serve_with_a_failing_handler(open_queue: Open) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from apressure.tasks import Command, Function, Ran, Runner, TaskClient, TaskDelivery, report_progress
+from apressure.testing.contract.steps import Counting
 from tests.integration.commands import PATIENCE, ended, environment, running
 from tests.integration.tasks.runner.jobs import LONG, Jobs
 
@@ -234,18 +235,10 @@ async def test_progress_of_a_command_is_noted(jobs: Jobs) -> None:
 
 
 async def test_only_so_many_tasks_run_at_a_time(jobs: Jobs) -> None:
-    now, most = 0, 0
-
-    async def handle(_: Any) -> None:
-        nonlocal now, most
-        now += 1
-        most = max(most, now)
-        await asyncio.sleep(0.02)
-        now -= 1
-
-    tasks = await jobs.run(handle, *range(20), concurrency=3)
+    counting = Counting(0.02)
+    tasks = await jobs.run(counting.handle, *range(20), concurrency=3)
     assert {task.status for task in tasks} == {"complete"}
-    assert most == 3
+    assert counting.most == 3
 
 
 async def test_no_task_is_reserved_before_there_is_room_for_it(jobs: Jobs) -> None:

@@ -1,5 +1,5 @@
--- The usual case of pop.lua for one event, with as few commands as possible: an open queue without a pause or limits, no attempts
--- before and no time when it expires, nothing due, nobody who waits for room or in line, no claim that has
+-- The usual case of pop.lua for one event, with as few commands as possible: an open queue without a pause or limits, no
+-- attempts before and no time when it expires, nothing due, nobody who waits for room or in line, no claim that has
 -- expired, and no claims to look for. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of pop.lua; nil for any other case
 if ARGV[2] == '1' or ARGV[3] ~= '1' then return nil end
