@@ -269,14 +269,14 @@ FAULTS: Final = (
     Fault(
         "a rate forgets what was handed out",
         "connection/lua/05_control.lua",
-        "    call('HSET', CONTROL, 'next', string.format('%.3f', due))\n",
+        "    call('HSET', CONTROL, 'next', written(allowed.next + messages * allowed.interval))\n",
         "",
         "were handed out in .* ms",
     ),
     Fault(
         "a rate counts from a time that the clock has been set back from",
         "connection/lua/05_control.lua",
-        "      ahead = size * interval\n      call('HSET', CONTROL, 'next', string.format('%.3f', time + ahead))\n",
+        "    if late then call('HSET', CONTROL, 'next', string.format('%.3f', last)) end\n",
         "",
         "stuck: ",
     ),

@@ -42,22 +42,10 @@ local function allowance(flying)
   local held, longest, number, per, burst, concurrency = unpack(limits_there() or {}, 1, 6)
   local most, after, last, interval = math.huge, nil, nil, nil
   if (number or 0) > 0 and (per or 0) > 0 then
-    -- Without a burst that was said, no window of that length has more than `count`.
-    local size = math.max(1, burst or math.floor(number / 50))
-    interval = per / (burst and number or number - size + 1)
-    local time, text = call('TIME'), call('HGET', CONTROL, 'next')
-    time = time[1] * 1000 + time[2] / 1000
-    last = text and #text < 30 and string.find(text, '^%d+%.%d+$') and tonumber(text) or 0
-    -- For how long what was handed out is ahead. (Fractions of an interval get lost in sums with times since 1970: so a
-    -- quiet queue would never seem to have a whole one.)
-    local ahead = math.max(last - time, 0)
-    if ahead > size * interval then  -- the clock was set back, or the rate was slower
-      ahead = size * interval
-      call('HSET', CONTROL, 'next', string.format('%.3f', time + ahead))
-    end
-    most = math.floor(size - ahead / interval + 0.000001)
-    if most < 1 then after = math.max(1, math.ceil(ahead - (size - 1) * interval)) end
-    last = time + ahead
+    local late
+    most, after, last, interval, late = pace_of(number, per, burst, call('HGET', CONTROL, 'next'))
+    if late then call('HSET', CONTROL, 'next', string.format('%.3f', last)) end
+    if most >= 1 then after = nil end
   end
   if held then
     local left = math.min(held - now(), longest or 0)
@@ -80,9 +68,7 @@ end
 -- So many messages were handed out under this allowance.
 local function spend(allowed, messages)
   if allowed and allowed.interval and messages > 0 then
-    -- Rounded up, to microseconds: otherwise small errors of many steps would make one message more in a window.
-    local due = math.ceil(1000 * (allowed.next + messages * allowed.interval)) / 1000
-    call('HSET', CONTROL, 'next', string.format('%.3f', due))
+    call('HSET', CONTROL, 'next', written(allowed.next + messages * allowed.interval))
   end
 end
 

@@ -54,7 +54,12 @@ class Script:
         parts = [_HEAD, before]
         if not before and usual.is_file():
             text = usual.read_text()
-            preludes = [place / "usual" / "prelude.lua" for place in (scripts_of("apressure.connection"), folder)]
+            everywhere = scripts_of("apressure.connection")
+            preludes = [
+                everywhere / "00_pace.lua",
+                everywhere / "usual" / "prelude.lua",
+                folder / "usual" / "prelude.lua",
+            ]
             usually = "".join(prelude.read_text() for prelude in preludes if prelude.is_file())
             names, functions = used(usually, text)
             parts.append(f"local function usual()\n{names}{functions}{text}end\nanswer = usual()\n")

@@ -18,23 +18,19 @@ end
 
 -- May one more message be got under the limits of the queue? See `allowance`; how many are in flight does not matter.
 -- Returns: nil, if it has none | what `next` becomes then, '' for nothing | false, if this is no usual case
-local function pace_of(control)
-  local said = redis.pcall('HMGET', control, 'count', 'per', 'burst', 'concurrency', 'next', 'paused', 'held', 'held_for')
+local function next_pace(control)
+  local said = redis.pcall(
+    'HMGET', control, 'count', 'per', 'burst', 'concurrency', 'next', 'paused', 'held', 'held_for'
+  )
   if said.err or said[6] or said[7] or said[8] then return false end
   for i = 1, 4 do
     if said[i] and (#said[i] > 13 or not string.find(said[i], '^%d+$')) then return false end
   end
-  local number, per, burst, last = tonumber(said[1] or 0), tonumber(said[2] or 0), tonumber(said[3] or 0), said[5]
+  local number, per, burst, last = tonumber(said[1] or 0), tonumber(said[2] or 0), tonumber(said[3] or ''), said[5]
   if number == 0 or per == 0 then
     if said[1] or said[2] or said[3] or last then return false end
     return said[4] and '' or nil
   end
-  local size = math.max(1, said[3] and burst or math.floor(number / 50))
-  local interval = per / (said[3] and number or number - size + 1)
-  local time = redis.call('TIME')
-  time = time[1] * 1000 + time[2] / 1000
-  last = last and #last < 30 and string.find(last, '^%d+%.%d+$') and tonumber(last) or 0
-  local ahead = math.max(last - time, 0)
-  if ahead > size * interval or math.floor(size - ahead / interval + 0.000001) < 1 then return false end
-  return string.format('%.3f', math.ceil(1000 * (time + ahead + interval)) / 1000)
+  local most, _, due, interval = pace_of(number, per, burst, last)
+  return most >= 1 and written(due + interval)
 end

@@ -19,7 +19,7 @@ local unusual = call('EXISTS', PRODUCER_LEASE, CONSUMER_LEASE, PRODUCER_CLAIM, C
                      DELAYED, POPPED)
 local pace
 if unusual > 0 then
-  pace = pace_of(CONTROL)
+  pace = next_pace(CONTROL)
   if pace == false then return nil end
   if pace then unusual = unusual - 1 end
 end
