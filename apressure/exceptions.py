@@ -86,16 +86,24 @@ class QueueClosedError(QueueError, _QueueShutDown):  # type: ignore[misc,valid-t
     """
 
 
-class DuplicateEventError(QueueError, ValueError):
-    """An `EventQueue` has an event with this id already, waiting or in flight. Nothing was put.
+class DuplicateMessageError(QueueError):
+    """The queue has had a message with this `dedup_id`, and it still counts. Nothing was put.
 
     Attributes:
-        id: The id.
+        id: The `dedup_id`.
     """
 
     def __init__(self, message: str, *, name: str, id: str) -> None:
         super().__init__(message, name=name)
         self.id = id
+
+
+class DuplicateEventError(DuplicateMessageError, ValueError):
+    """An `EventQueue` has an event with this id already, waiting or in flight. Nothing was put.
+
+    Attributes:
+        id: The id.
+    """
 
 
 class TaskError(PressureError):

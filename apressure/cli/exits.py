@@ -36,7 +36,7 @@ MEANINGS: Final = {
     Exit.ERROR: "any other error",
     Exit.USAGE: "the command line is wrong",
     Exit.DOES_NOT_EXIST: "the queue, the task or the schedule does not exist",
-    Exit.ALREADY_EXISTS: "the queue exists already",
+    Exit.ALREADY_EXISTS: "the queue exists already, or the item is a repeat",
     Exit.CLOSED: "the queue is closed",
     Exit.TIMEOUT: "the queue was full, empty or in use, or the task had not ended, until the timeout",
     Exit.SERVER: "the server cannot be reached, or refused the command",
@@ -52,7 +52,7 @@ _CODES: Final[tuple[tuple[Exit, tuple[type[BaseException], ...]], ...]] = (
         Exit.DOES_NOT_EXIST,
         (errors.QueueDoesNotExistError, errors.ScheduleDoesNotExistError, errors.TaskDoesNotExistError),
     ),
-    (Exit.ALREADY_EXISTS, (errors.QueueAlreadyExistsError,)),
+    (Exit.ALREADY_EXISTS, (errors.QueueAlreadyExistsError, errors.DuplicateMessageError)),
     (Exit.CLOSED, (errors.QueueClosedError,)),
     (
         Exit.TIMEOUT,

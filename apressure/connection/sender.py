@@ -130,9 +130,9 @@ class StepSender(Sender, ABC):
         """Have claims last for at least so many seconds from now; see `send_extend`."""
         return await self._ask(lambda on_answer: self.send_extend(claims, int(lease * 1000), on_answer))
 
-    def _its_schedules(self) -> tuple[bytes, ...]:
-        """The key behind those of every script, for a step that deletes the queue."""
-        return (self.keys.schedules,)
+    def _beside(self) -> tuple[bytes, ...]:
+        """The keys behind those of every script, for a step that deletes the queue."""
+        return (self.keys.schedules, self.keys.dedup)
 
     async def _run(self, name: str, *arguments: Argument, more: Callable[[], tuple[bytes, ...]] = tuple) -> Any:
         """Run a step that can be repeated as it is. `more` as for `Series.call`: the same for each step of a name."""

@@ -1,4 +1,4 @@
-"""When a message is due, and when it expires: `put(delay=)`, `put(at=)`, `put(expires=)`, `nack(delay=)`."""
+"""On what terms a message is put or goes back: `delay=`, `at=`, `expires=` and `dedup_id=`."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from apressure import validation
-
-MOST_DELAY: Final = 315_360_000.0
-"""Seconds (ten years): the longest delay, and the longest time until a message expires."""
+from apressure.core.dedup import MOST_DELAY, Dedup, dedup_of
 
 EXPIRED: Final = b"expired\t"
 """Why a message that has expired is a dead letter, as `dead_letters.encode` writes errors."""
 
 
 class Due(NamedTuple):
-    """When a message is due, and when it expires, by the clock of its server.
+    """When a message is due, when it expires, and whether it may be a repeat; by the clock of its server.
 
     Attributes:
         milliseconds: After it was accepted; with `absolute`, since 1970. 0 is at once.
         absolute: What `milliseconds` counts from.
         expires: Milliseconds after it was accepted from which on it is not delivered; None for never.
+        dedup: What tells a repeat of it; None if repeats are put, too.
     """
 
     milliseconds: int
     absolute: bool = False
     expires: int | None = None
+    dedup: Dedup | None = None
 
     def at(self, now: float) -> int:
         """Return the milliseconds since 1970, `now` being these."""
@@ -46,17 +46,24 @@ class Due(NamedTuple):
         return b"" if self.expires is None else b"!%d" % self.expires
 
 
-def due_of(delay: Any, at: Any, expires: Any = None, unable: str = "") -> Due | None:
-    """Return when a message is due, and when it expires; None for at once and never.
+def due_of(
+    delay: Any, at: Any, expires: Any = None, unable: str = "", *, dedup_id: Any = None, dedup_window: Any = None
+) -> Due | None:  # fmt: skip
+    """Return on what terms a message is put; None for at once, without an end, and as often as it is put.
 
-    `unable` is the kind of queue, if its messages cannot expire.
+    `unable` is the kind of queue, if it knows nothing of a message but its contents.
 
     Raises:
         TypeError: `delay` or `expires` is not a number, or `at` is not a datetime.
         ValueError: `delay` and `at` are given; one is negative or more than ten years away; `at` has no time zone; the
-            message would expire before it is due, or cannot expire.
+            message would expire before it is due, or cannot expire; or what tells a repeat is invalid.
     """
-    due = _due(delay, at)
+    due = _expiring(_due(delay, at), expires, unable)
+    dedup = dedup_of(dedup_id, dedup_window, unable)
+    return due if dedup is None else (due or Due(0))._replace(dedup=dedup)
+
+
+def _expiring(due: Due | None, expires: Any, unable: str) -> Due | None:
     if expires is None:
         return due
     if unable:

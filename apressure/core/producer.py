@@ -52,17 +52,24 @@ class AnyProducer(Generic[T, Put]):
 
     async def put(
         self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None,
-        expires: float | None = None, deadline: float | None = None,
+        expires: float | None = None, dedup_id: str | None = None, dedup_window: float | None = None,
+        deadline: float | None = None,
     ) -> Put:  # fmt: skip
         """Put an item, as the queue's `put` does."""
-        return await self._entered_queue().put(item, timeout, delay=delay, at=at, expires=expires, deadline=deadline)
+        return await self._entered_queue().put(
+            item, timeout, delay=delay, at=at, expires=expires, dedup_id=dedup_id, dedup_window=dedup_window,
+            deadline=deadline,
+        )  # fmt: skip
 
     async def put_nowait(
         self, item: T, *, delay: float | None = None, at: datetime | None = None, expires: float | None = None,
-        deadline: float | None = None,
+        dedup_id: str | None = None, dedup_window: float | None = None, deadline: float | None = None,
     ) -> Put:  # fmt: skip
         """Put an item, as the queue's `put_nowait` does."""
-        return await self.put(item, 0, delay=delay, at=at, expires=expires, deadline=deadline)
+        return await self.put(
+            item, 0, delay=delay, at=at, expires=expires, dedup_id=dedup_id, dedup_window=dedup_window,
+            deadline=deadline,
+        )  # fmt: skip
 
     async def put_many(
         self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, delay: float | None = None,

@@ -83,7 +83,8 @@ class AnyQueue(Letters[T], Schedules[T], Limiting, Generic[T, D_any, Put]):
 
     async def put(
         self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None,
-        expires: float | None = None, deadline: float | None = None,
+        expires: float | None = None, dedup_id: str | None = None, dedup_window: float | None = None,
+        deadline: float | None = None,
     ) -> Put:  # fmt: skip
         """Put an item, waiting while the queue is full.
 
@@ -98,6 +99,10 @@ class AnyQueue(Letters[T], Schedules[T], Limiting, Generic[T, D_any, Put]):
             expires: Seconds after which it is no longer delivered, from when the queue has accepted it. It becomes
                 a dead letter then, with the error `expired`, when a consumer comes upon it. What is in hand is not
                 taken back. At most ten years.
+            dedup_id: A name for what the item is about, up to 1,024 bytes. A message that is put with the same one is
+                a repeat, and is refused.
+            dedup_window: Seconds for which repeats are refused, from when the queue has accepted the message; at most
+                ten years. None refuses them until the message is done: acknowledged, a dead letter, or deleted.
             deadline: Seconds for the whole operation, with connecting, repeating and settling; None for no limit. Use
                 it in request handlers: it also holds when the server, or the disk, is down or frozen.
 
@@ -107,6 +112,8 @@ class AnyQueue(Letters[T], Schedules[T], Limiting, Generic[T, D_any, Put]):
         Raises:
             QueueFullError: The queue stayed full until the timeout. Nothing was put.
             QueueInUseError: Another client held the producer role of an AsyncQueue until the timeout. Nothing was put.
+            DuplicateMessageError: It is a repeat. Nothing was put.
+            UnsupportedError: A FileQueue, or a server with an `okq://` address, knows no repeats. Nothing was put.
             QueueClosedError: It is closed. Nothing was put.
             QueueDoesNotExistError: It was created and deleted. An AsyncQueue must exist. Nothing was put.
             OutcomeUnknownError: The connection broke and could not be restored in time.
@@ -121,25 +128,29 @@ class AnyQueue(Letters[T], Schedules[T], Limiting, Generic[T, D_any, Put]):
 
         On this kind:
             AsyncQueue: Concurrent puts of a client travel together; each task's puts keep their order. Producers that
-                wait for room are not served first come, first served. `expires=` is refused: it keeps no time
-                beside a message.
+                wait for room are not served first come, first served. It keeps nothing beside a message: `expires=` is
+                refused, and `dedup_id=` needs a `dedup_window=`.
             TaskQueue: The specification calls it Submission, and `enqueue` is another name of it.
             FileQueue: The specification calls it New. Calls of the file system that the event loop makes itself cannot
                 be interrupted by a deadline: `threads=True` makes all of them in a thread. The id is a place in line,
                 so a delayed message has another one when it is due.
         """
         if deadline is not None:
-            return await within(deadline, self.name, self.put(item, timeout, delay=delay, at=at, expires=expires))
+            put = self.put(
+                item, timeout, delay=delay, at=at, expires=expires, dedup_id=dedup_id, dedup_window=dedup_window
+            )
+            return await within(deadline, self.name, put)
         due = None
-        if delay is not None or at is not None or expires is not None:
-            due = due_of(delay, at, expires, self._unable_to_expire)
+        if any(term is not None for term in (delay, at, expires, dedup_id, dedup_window)):
+            unable = self._unable_to_expire
+            due = due_of(delay, at, expires, unable, dedup_id=dedup_id, dedup_window=dedup_window)
         return await self._put_one(self._items.encode(item), timeout, due)
 
     async def put_nowait(
         self, item: T, *, delay: float | None = None, at: datetime | None = None, expires: float | None = None,
-        deadline: float | None = None,
+        dedup_id: str | None = None, dedup_window: float | None = None, deadline: float | None = None,
     ) -> Put:  # fmt: skip
-        """Put an item without waiting for room; `delay`, `at` and `expires` are those of `put`.
+        """Put an item without waiting for room; the other arguments are those of `put`.
 
         Returns:
             What `put` returns.
@@ -150,7 +161,10 @@ class AnyQueue(Letters[T], Schedules[T], Limiting, Generic[T, D_any, Put]):
 
         Cancelled, the item is in the queue, or not.
         """
-        return await self.put(item, 0, delay=delay, at=at, expires=expires, deadline=deadline)
+        return await self.put(
+            item, 0, delay=delay, at=at, expires=expires, dedup_id=dedup_id, dedup_window=dedup_window,
+            deadline=deadline,
+        )  # fmt: skip
 
     @with_deadline()
     async def put_many(

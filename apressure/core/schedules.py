@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from abc import abstractmethod
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from apressure import exceptions as errors
 from apressure import logs
@@ -40,8 +40,8 @@ class ScheduleStore(Protocol):
     async def read(self) -> tuple[int, dict[str, bytes]]:
         """Return the time, in milliseconds since 1970 by the server's clock, and the records by name, in order."""
 
-    async def count(self) -> int:
-        """Return how many schedules there are."""
+    async def counts(self) -> tuple[int, int]:
+        """Return how many schedules there are, and how many dedup ids the queue remembers."""
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
         """Write a record, or with None delete it, if it was that before. Returns whether it was."""
@@ -251,12 +251,13 @@ class Schedules(Administration, Generic[T]):
         self.check()
         return await self._schedules.read()
 
-    async def _schedule_count(self) -> int:
-        """Return how many schedules there are; 0 where they cannot be seen."""
+    async def _beside(self) -> dict[str, Any]:
+        """Return what is kept beside the queue, as fields of its statistics; none where that cannot be seen."""
         try:
-            return await self._schedules.count()
+            schedules, dedup_ids = await self._schedules.counts()
         except UNAVAILABLE:
-            return 0
+            return {}
+        return {"schedules": schedules, "dedup_ids": dedup_ids}
 
     async def _check_exists(self) -> None:
         """Raise an error if the queue does not exist, where a put would. A kind that has such a rule says so."""

@@ -51,6 +51,8 @@ class BoundedStatistics(Statistics):
         expired: Messages that have expired since the queue was created: they became dead letters instead of being
             delivered. Those that no consumer has come upon are not counted yet.
         schedules: How many schedules it has; 0 where this object cannot see them.
+        dedup_ids: How many dedup ids it remembers, of which some may not count any more; 0 where this object cannot see
+            them.
         limits: How many messages it hands out: its rate, its concurrency, and whether it is held.
     """
 
@@ -62,6 +64,7 @@ class BoundedStatistics(Statistics):
     next_due: float | None = None
     expired: int = 0
     schedules: int = 0
+    dedup_ids: int = 0
     limits: Limits = UNLIMITED
 
 

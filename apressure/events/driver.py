@@ -17,7 +17,7 @@ from apressure.core.objects import Block, QueueObject, SharedClient
 from apressure.core.taking import Take, Taken, got
 from apressure.events.delivery import EventDelivery
 from apressure.events.engine.answers import Event, Status
-from apressure.events.engine.batching import DelayLane, EventSettler, Pair, PopLane, Push, PushLane
+from apressure.events.engine.batching import DelayLane, EventSettler, OnceLane, Pair, PopLane, Push, PushLane
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
 from apressure.events.engine.waits import EventWaits
 from apressure.exceptions import PressureError
@@ -87,6 +87,7 @@ class RedisDriver(EventDriver[Client, T]):
         self.settler = EventSettler(self.steps, keep_errors, max_attempts)
         self._pushes = {front: PushLane(self.steps, self.waits, front) for front in (False, True)}
         self._delays = DelayLane(self.steps, self.waits, front=False)
+        self._once = OnceLane(self.steps, self.waits)
         self._pops = PopLane(self.steps, self.waits)
 
     @property
@@ -96,7 +97,7 @@ class RedisDriver(EventDriver[Client, T]):
 
     @property
     def _put_lanes(self) -> tuple[PushLane, ...]:
-        return *self._pushes.values(), self._delays
+        return *self._pushes.values(), self._delays, self._once
 
     def _end(self, error: PressureError) -> int:
         pushes = sum(lane.end(error) for lane in self._put_lanes)
@@ -127,6 +128,8 @@ class RedisDriver(EventDriver[Client, T]):
         given: bool,  # noqa: ARG002
     ) -> Awaitable[None]:
         """Put an event, waiting for room. `given`: the program has chosen its id."""
+        if due is not None and due.dedup is not None:
+            return self._once.run(Push([(*event, due.encoded, due.dedup)], self.expected), timeout, False)
         if due is not None:
             return self._delays.run(Push([(*event, due.encoded)], self.expected), timeout, False)
         return self._pushes[front].run(Push([event], self.expected), timeout, False)

@@ -130,7 +130,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
     async def put(
         self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
         delay: float | None = None, at: datetime | None = None, expires: float | None = None,
-        deadline: float | None = None,
+        dedup_id: str | None = None, dedup_window: float | None = None, deadline: float | None = None,
     ) -> str:  # fmt: skip
         """Put an item, waiting while the queue is full (specification: QLPUSH, QRPUSH).
 
@@ -141,12 +141,16 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
             item: The item; bytes, or what the codec takes.
             timeout: Seconds to wait for room at most; None to wait for ever, 0 for a single try.
             id: The event's id, which must not be in the queue; None for a random one (a UUID).
-            front: Put it first in line; not together with `delay`, `at` or `expires`.
+            front: Put it first in line; not together with `delay`, `at`, `expires` or `dedup_id`.
             delay: Seconds after which it is due, from when the queue has accepted it; at most ten years.
             at: When it is due, with a time zone. A time that has passed is now.
             expires: Seconds after which it is no longer delivered, from when the queue has accepted it. It becomes
                 a dead letter then, with the error `expired`, when a consumer comes upon it. What is in hand is not
                 taken back. At most ten years.
+            dedup_id: A name for what the item is about, up to 1,024 bytes. A message that is put with the same one is
+                a repeat, and is refused.
+            dedup_window: Seconds for which repeats are refused, from when the queue has accepted the message; at most
+                ten years. None refuses them until the message is done: acknowledged, a dead letter, or deleted.
             deadline: Seconds for the whole operation, with connecting, repeating and settling; None for no limit. Use
                 it in request handlers: it also holds when the server is down or frozen.
 
@@ -156,6 +160,8 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
         Raises:
             QueueFullError: The queue stayed full until the timeout. Nothing was put.
             DuplicateEventError: An event with this id waits, is delayed or in flight. Nothing was put.
+            DuplicateMessageError: It is a repeat. Nothing was put.
+            UnsupportedError: A server with an `okq://` address knows no `dedup_id`. Nothing was put.
             QueueClosedError: It is closed. Nothing was put.
             QueueDoesNotExistError: It was created and deleted. Nothing was put.
             OutcomeUnknownError: The connection broke and could not be restored in time. On an okq server also: it
@@ -174,11 +180,18 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
             try. Any item that is delivered at-least-once may come twice.
         """
         if deadline is not None:
-            put = self.put(item, timeout, id=id, front=front, delay=delay, at=at, expires=expires)
+            put = self.put(
+                item, timeout, id=id, front=front, delay=delay, at=at, expires=expires, dedup_id=dedup_id,
+                dedup_window=dedup_window,
+            )  # fmt: skip
             return await within(deadline, self.name, put)
-        due = None if delay is None and at is None and expires is None else due_of(delay, at, expires)
+        due = None
+        if any(term is not None for term in (delay, at, expires, dedup_id, dedup_window)):
+            due = due_of(delay, at, expires, dedup_id=dedup_id, dedup_window=dedup_window)
         if front and due is not None:
-            raise ValueError("such an event joins the end of the line: give front=True, or delay=, at= or expires=")
+            raise ValueError(
+                "such an event joins the end of the line: give front=True, or delay=, at=, expires= or dedup_id="
+            )
         event_id = new_id() if id is None else checked(id)
         event = event_id, self._items.encode(item)
         validation.timeout(timeout)
@@ -188,7 +201,8 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
 
     async def put_nowait(
         self, item: T, *, id: str | None = None, front: bool = False, delay: float | None = None,
-        at: datetime | None = None, expires: float | None = None, deadline: float | None = None,
+        at: datetime | None = None, expires: float | None = None, dedup_id: str | None = None,
+        dedup_window: float | None = None, deadline: float | None = None,
     ) -> str:  # fmt: skip
         """Put an item without waiting for room; the arguments are those of `put`.
 
@@ -201,7 +215,10 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
 
         Cancelled, the item is in the queue, or not.
         """
-        return await self.put(item, 0, id=id, front=front, delay=delay, at=at, expires=expires, deadline=deadline)
+        return await self.put(
+            item, 0, id=id, front=front, delay=delay, at=at, expires=expires, dedup_id=dedup_id,
+            dedup_window=dedup_window, deadline=deadline,
+        )  # fmt: skip
 
     def producer(self, close: bool = True) -> EventProducer[T]:
         """Return the producing end of the queue, for `async with`.
@@ -228,7 +245,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
             dead_letters=status.dead,
             next_expiry=seconds_of(status.due),
             late_renewals=self.client.renewer.late[self.name],
-            schedules=await self._schedule_count(),
+            **await self._beside(),
         )
 
     async def mover(self, destination: Any) -> Mover:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Unpack, overload
 from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.handover import note_taken
 from apressure.core.consumer import ConsumerOptions
+from apressure.core.dedup import knows_no_repeats
 from apressure.core.due import Due
 from apressure.core.leases.arguments import max_hold_of
 from apressure.files.administration import Administration
@@ -95,6 +96,8 @@ class FileQueue(Administration[T]):
     # What is behind puts.
 
     async def _put_one(self, message: bytes, timeout: float | None, due: Due | None) -> str:
+        if due is not None and due.dedup is not None:
+            raise knows_no_repeats(self.name, "a FileQueue has no server that remembers what was put")
         return await self._until(functools.partial(self._putter.put, [message], Progress(), due), timeout)
 
     async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:

@@ -68,14 +68,14 @@ class FileSchedules(Steps):
             now = int(self.store.time() * 1000)
         return now, {name: record.encode() for name, record in sorted(records.by_name.items())}
 
-    async def count(self) -> int:
+    async def counts(self) -> tuple[int, int]:
         with self.operation():
             await self.store.refresh()
             if names.SCHEDULES not in self._index.beside:
-                return 0
+                return 0, 0
             with contextlib.suppress(StorageError):  # the other operations say that it is damaged
-                return len((await self._worker.in_thread(_read, self._directory)).by_name)
-            return 0
+                return len((await self._worker.in_thread(_read, self._directory)).by_name), 0
+            return 0, 0
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
         with self.operation():

@@ -88,7 +88,7 @@ class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic
             waiting_receivers=receivers,
             blocked=engine.waits.blocked.seconds(),
             late_renewals=self.client.renewer.late[self.name],
-            schedules=await self._schedule_count(),
+            **await self._beside(),
             **engine.counts.fields(),
         )
 

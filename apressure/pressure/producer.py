@@ -60,7 +60,8 @@ class Producer(AnyProducer[T, None]):
 
     async def put(
         self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None,
-        expires: float | None = None, deadline: float | None = None,
+        expires: float | None = None, dedup_id: str | None = None, dedup_window: float | None = None,
+        deadline: float | None = None,
     ) -> None:  # fmt: skip
         """Put an item, as `AsyncQueue.put` does.
 
@@ -69,8 +70,13 @@ class Producer(AnyProducer[T, None]):
         """
         queue = self._entered_queue()
         if deadline is not None:
-            return await within(deadline, queue.name, self.put(item, timeout, delay=delay, at=at, expires=expires))
-        due = None if delay is None and at is None and expires is None else due_of(delay, at, expires, "an AsyncQueue")
+            put = self.put(
+                item, timeout, delay=delay, at=at, expires=expires, dedup_id=dedup_id, dedup_window=dedup_window
+            )
+            return await within(deadline, queue.name, put)
+        due = None
+        if any(term is not None for term in (delay, at, expires, dedup_id, dedup_window)):
+            due = due_of(delay, at, expires, "an AsyncQueue", dedup_id=dedup_id, dedup_window=dedup_window)
         return await self._send(Put([self._items.encode(item)]), timeout, due=due)
 
     async def put_many(

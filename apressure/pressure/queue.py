@@ -113,7 +113,8 @@ class AsyncQueue(Core[T]):
 
     async def put(
         self, item: T, timeout: float | None = None, force: bool = False, *, delay: float | None = None,
-        at: datetime | None = None, expires: float | None = None, deadline: float | None = None,
+        at: datetime | None = None, expires: float | None = None, dedup_id: str | None = None,
+        dedup_window: float | None = None, deadline: float | None = None,
     ) -> None:  # fmt: skip
         """Put an item, waiting while the queue is full or another client has the producer role (specification: Put).
 
@@ -130,14 +131,18 @@ class AsyncQueue(Core[T]):
             delay: Seconds after which it is due, from when the queue has accepted it; at most ten years.
             at: When it is due, with a time zone. A time that has passed is now.
             expires: Must be None: it keeps no time beside a message. EventQueue and TaskQueue can.
+            dedup_id: A name for what the item is about: a message that is put with the same one within the window is a
+                repeat, and is refused. See `apressure.Queue.put`.
+            dedup_window: Seconds for which repeats are refused. Needed with `dedup_id`.
             deadline: Seconds for the whole operation. It also holds when the server is down or frozen.
 
         Raises:
             QueueFullError, QueueInUseError: The queue stayed full, or in use, until the timeout. Nothing was put.
+            DuplicateMessageError: It is a repeat. Nothing was put.
             QueueClosedError: It is closed. Nothing was put.
             QueueDoesNotExistError: It was never created, or was deleted meanwhile. Nothing was put.
             OutcomeUnknownError: The connection broke and could not be restored in time.
-            ScriptingRefusedError: It is delayed, and the queue has `scripting=False`.
+            ScriptingRefusedError: It is delayed or has a `dedup_id`, and the queue has `scripting=False`.
             DeadlineError: The deadline passed. Nothing was put, unless it is a DeadlineOutcomeUnknownError: then the
                 item was sent, and may still be put.
             TypeError, ValueError: The item cannot be encoded, or is too large; `delay` or `at` is invalid. Nothing was
@@ -147,9 +152,13 @@ class AsyncQueue(Core[T]):
         then raises: the item is in the queue, or not. `timeout=` gives a certain answer.
         """
         if deadline is not None:
-            put = self.put(item, timeout, force, delay=delay, at=at, expires=expires)
+            put = self.put(
+                item, timeout, force, delay=delay, at=at, expires=expires, dedup_id=dedup_id, dedup_window=dedup_window
+            )
             return await within(deadline, self.name, put)
-        due = None if delay is None and at is None and expires is None else due_of(delay, at, expires, "an AsyncQueue")
+        due = None
+        if any(term is not None for term in (delay, at, expires, dedup_id, dedup_window)):
+            due = due_of(delay, at, expires, "an AsyncQueue", dedup_id=dedup_id, dedup_window=dedup_window)
         return await self._engine.put(Put([self._items.encode(item)]), timeout, force, due)
 
     @with_deadline()

@@ -169,10 +169,11 @@ class Producer(Generic[T]):
 
     def put(
         self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None,
-        expires: float | None = None,
+        expires: float | None = None, dedup_id: str | None = None, dedup_window: float | None = None,
     ) -> Any:  # fmt: skip
         """Put an item, waiting while the queue is full; see `Queue.put`."""
-        return self._loop.call(lambda: self._behind.put(item, timeout, delay=delay, at=at, expires=expires))
+        terms = {"delay": delay, "at": at, "expires": expires, "dedup_id": dedup_id, "dedup_window": dedup_window}
+        return self._loop.call(lambda: self._behind.put(item, timeout, **terms))
 
     def put_many(
         self, items: Iterable[T], timeout: float | None = None, *, delay: float | None = None,

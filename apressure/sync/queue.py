@@ -178,7 +178,7 @@ class Queue(Opening, Generic[T]):
 
     def put(
         self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None,
-        expires: float | None = None,
+        expires: float | None = None, dedup_id: str | None = None, dedup_window: float | None = None,
     ) -> Any:  # fmt: skip
         """Put an item, waiting while the queue is full.
 
@@ -188,6 +188,8 @@ class Queue(Opening, Generic[T]):
             delay: Seconds after which it is due; see `put` of the kind of queue.
             at: When it is due, with a time zone.
             expires: Seconds after which it is no longer delivered.
+            dedup_id: A name for what it is about: a repeat is refused.
+            dedup_window: Seconds for which repeats are refused; None until the message is done.
 
         Returns:
             What `put` of the kind of queue returns, such as an id.
@@ -199,7 +201,8 @@ class Queue(Opening, Generic[T]):
 
         After Ctrl-C the item is in the queue, or not; while `put` waits for room, it is not.
         """
-        return self._loop.call(lambda: self._behind.put(item, timeout, delay=delay, at=at, expires=expires))
+        terms = {"delay": delay, "at": at, "expires": expires, "dedup_id": dedup_id, "dedup_window": dedup_window}
+        return self._loop.call(lambda: self._behind.put(item, timeout, **terms))
 
     def put_many(
         self, items: Iterable[T], timeout: float | None = None, *, delay: float | None = None,

@@ -18,6 +18,7 @@ from apressure.connection.client import Client
 from apressure.connection.schedules import ServerSchedules
 from apressure.connection.wire.command import Argument
 from apressure.core.consumer import QueueConsumer, give_back_unseen
+from apressure.core.dedup import Dedup
 from apressure.core.delivery import Hand
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of
@@ -34,7 +35,7 @@ from apressure.items import Items, Progress, new_id
 from apressure.tasks.codec import UTF8Codec
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.engine.answers import Claim, Reserved, Status, raw
-from apressure.tasks.engine.lanes import Put, PutLane, ReserveLane, TaskSettler
+from apressure.tasks.engine.lanes import OnceLane, Put, PutLane, ReserveLane, TaskSettler
 from apressure.tasks.engine.steps import MAX_TASKS, New, TaskSteps, Want, eta_of
 from apressure.tasks.engine.waits import TaskWaits
 from apressure.tasks.letters import Revived, by_their_ends, read
@@ -105,6 +106,7 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
         self.settler = TaskSettler(self.steps, self.result_ttl)
         self._waits = TaskWaits(client, self.steps)
         self._puts = PutLane(self.steps, self._waits)
+        self._once = OnceLane(self.steps, self._waits)
         self._reservations = ReserveLane(self.steps, self._waits)
 
     def __repr__(self) -> str:
@@ -119,7 +121,7 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
             ServerError: A key of the queue has a value that is not a queue's.
         """
         status: Status = await self._existing()
-        waiting = self._puts.waiting, self._reservations.waiting
+        waiting = self._puts.waiting + self._once.waiting, self._reservations.waiting
         return TaskStatistics(
             **figures(self.name, status, waiting, self._waits.blocked, self.steps.counts.fields()),
             scheduled=status.scheduled,
@@ -130,7 +132,7 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
             consumers=status.listeners,
             next_expiry=seconds_of(status.due),
             late_renewals=self.client.renewer.late[self.name],
-            schedules=await self._schedule_count(),
+            **await self._beside(),
         )
 
     # What nodes need.
@@ -165,7 +167,7 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
     # How its operations end.
 
     def _end(self, error: PressureError) -> int:
-        return self._puts.end(error) + self._reservations.end(error) + self._waits.end(error)
+        return self._puts.end(error) + self._once.end(error) + self._reservations.end(error) + self._waits.end(error)
 
     def _release(self, error: PressureError) -> None:
         self._waits.close(error)
@@ -199,7 +201,7 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
     # What is behind puts.
 
     async def _put_one(self, message: bytes, timeout: float | None, due: Due | None) -> str:
-        return await self._put_task(message, timeout, eta_of(due))
+        return await self._put_task(message, timeout, eta_of(due), None if due is None else due.dedup)
 
     async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:
         etas = itertools.repeat(eta_of(due)) if due is None or not due.absolute else _in_order(due, progress.accepted)
@@ -210,16 +212,19 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
         finally:
             progress.accepted += put.done
 
-    async def _put_task(self, parameters: bytes, timeout: float | None, eta: bytes) -> str:
+    async def _put_task(self, parameters: bytes, timeout: float | None, eta: bytes, dedup: Dedup | None = None) -> str:
         """Put a task that is due then, waiting for room; returns its id."""
         task_id = new_id()
-        await self._put(Put([(task_id, parameters, eta)], self._expected), timeout)
+        if dedup is None:
+            await self._put(Put([(task_id, parameters, eta)], self._expected), timeout)
+        else:
+            await self._put(Put([(task_id, parameters, eta, dedup)], self._expected), timeout, self._once)
         return task_id.decode()
 
-    async def _put(self, put: Put, timeout: float | None) -> None:
+    async def _put(self, put: Put, timeout: float | None, lane: PutLane | None = None) -> None:
         validation.timeout(timeout)
         self.check()
-        await self._puts.run(put, timeout, False)
+        await (lane or self._puts).run(put, timeout, False)
 
     @property
     def _schedules(self) -> ServerSchedules:

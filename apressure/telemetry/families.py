@@ -82,6 +82,7 @@ COUNTS: Final = {
     "next_due": Family("queue_next_due_seconds", "When the first of these is due. Absent without one.", unit="s"),
     "expired": Family("queue_expired_messages", "Messages that have expired since the queue was created."),
     "schedules": Family("queue_schedules", "Schedules of the queue.", unit="{schedule}"),
+    "dedup_ids": Family("queue_dedup_ids", "Dedup ids that the queue remembers.", unit="{id}"),
     "dead_letters": Family("queue_dead_letter_messages", "Dead letters, of kinds that keep them beside the queue."),
     "scheduled": Family("queue_scheduled_messages", "Tasks that wait for their time."),
     "started": Family("queue_started_messages", "Tasks that run."),

@@ -14,6 +14,8 @@ from apressure import AsyncQueue, EventQueue, FileQueue, QueueDoesNotExistError,
 from apressure.testing import MemoryQueue, MemoryServer
 from apressure.testing.contract import (
     DeadLetterContract,
+    DedupContract,
+    DedupUntilDoneContract,
     DelayContract,
     ExpiryContract,
     LimitContract,
@@ -25,7 +27,9 @@ from apressure.testing.contract import (
 from tests.integration.files.conftest import MODES
 
 
-class TestAsyncQueue(QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract):
+class TestAsyncQueue(
+    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract, DedupContract
+):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -48,7 +52,7 @@ class Together(AsyncQueue[bytes]):
 
 
 class TestSharedConsumer(
-    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract
+    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract, DedupContract
 ):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
@@ -65,7 +69,14 @@ class TestSharedConsumer(
 
 
 class TestEventQueue(
-    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ExpiryContract, ScheduleContract
+    QueueContract,
+    DeadLetterContract,
+    PauseContract,
+    LimitContract,
+    DelayContract,
+    ExpiryContract,
+    ScheduleContract,
+    DedupUntilDoneContract,
 ):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
@@ -80,7 +91,9 @@ class TestEventQueue(
                 await queue.delete()
 
 
-class TestFakeRedis(QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract):
+class TestFakeRedis(
+    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract, DedupContract
+):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
         server = fakeredis.FakeServer()
@@ -94,7 +107,14 @@ class TestFakeRedis(QueueContract, DeadLetterContract, PauseContract, LimitContr
 
 
 class TestFakeRedisEvents(
-    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ExpiryContract, ScheduleContract
+    QueueContract,
+    DeadLetterContract,
+    PauseContract,
+    LimitContract,
+    DelayContract,
+    ExpiryContract,
+    ScheduleContract,
+    DedupUntilDoneContract,
 ):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
@@ -109,7 +129,14 @@ class TestFakeRedisEvents(
 
 
 class TestTaskQueue(
-    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ExpiryContract, ScheduleContract
+    QueueContract,
+    DeadLetterContract,
+    PauseContract,
+    LimitContract,
+    DelayContract,
+    ExpiryContract,
+    ScheduleContract,
+    DedupUntilDoneContract,
 ):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
@@ -125,7 +152,14 @@ class TestTaskQueue(
 
 
 class TestFakeRedisTasks(
-    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ExpiryContract, ScheduleContract
+    QueueContract,
+    DeadLetterContract,
+    PauseContract,
+    LimitContract,
+    DelayContract,
+    ExpiryContract,
+    ScheduleContract,
+    DedupUntilDoneContract,
 ):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
@@ -152,7 +186,14 @@ class TestFileQueue(QueueContract, DeadLetterContract, PauseContract, DelayContr
 
 
 class TestMemoryQueue(
-    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ExpiryContract, ScheduleContract
+    QueueContract,
+    DeadLetterContract,
+    PauseContract,
+    LimitContract,
+    DelayContract,
+    ExpiryContract,
+    ScheduleContract,
+    DedupUntilDoneContract,
 ):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import apressure
 from tests.simulation import (
     test_dead_letters,
+    test_dedup,
     test_delays,
     test_expiry,
     test_leases,
@@ -35,6 +36,7 @@ TESTS: Final[dict[str, tuple[Work, int]]] = {
     "test_puts": (test_puts.replies_lost, 3),
     "test_by_steps": (test_puts.by_steps, 2),
     "test_delays": (test_delays.at_its_time, 5),
+    "test_dedup": (test_dedup.once, 8),
     "test_schedules": (test_schedules.driven, 3),
     "test_limits": (test_limits.limited, 6),
     "test_limits_and_failovers": (test_limits.taken_over, 2),

@@ -357,8 +357,57 @@ FAULTS: Final = (
         " then",
         "came as attempt",
     ),
+    Fault(
+        "a put with a dedup id whose reply was lost is looked at again",
+        "connection/dedup/lua/before.lua",
+        "  answer = {'dedup', result}\n",
+        "",
+        "lost: |refused, and put|both put",
+    ),
+    Fault(
+        "a put with a dedup id that arrives after its repeat is carried out",
+        "connection/dedup/lua/before.lua",
+        "  if repeated == '1' then keep(answer[2]) end",
+        "",
+        "refused, and put",
+    ),
+    Fault(
+        "two with a dedup id are put in one step",
+        "connection/dedup/lua/before.lua",
+        "local other = fresh[id] or token_in(",
+        "local other = token_in(",
+        "both put",
+    ),
+    Fault(
+        "a dedup id counts longer than its window",
+        "connection/dedup/lua/before.lua",
+        "return tonumber(ends) > time and token or nil",
+        "return token",
+        "refused for nothing",
+    ),
+    Fault(
+        "a dedup id counts though its message is done",
+        "connection/dedup/lua/before.lua",
+        "return is_unfinished(id) and token or nil",
+        "return token",
+        "refused for nothing",
+    ),
+    Fault(
+        "a dedup id is forgotten too early",
+        "connection/dedup/lua/after.lua",
+        "if not token_in(some[i + 1]) then",
+        "if true then",
+        "both put",
+    ),
+    Fault(
+        "a dedup id is noted for a message that found no room",
+        "connection/dedup/lua/after.lua",
+        "    letter = put and string.sub(put, next_one, next_one) or ''\n",
+        "    letter = put and string.sub(put, next_one, next_one) or ''\n    if letter == '' then letter = 'k' end\n",
+        "lost: |refused for nothing",
+    ),
 )
 """Repeats, leases, tokens, permits, ends, members, dead letters, marks, order, delays, schedules, expiry: one each.
 
-Limits have several: the rate, holds, concurrency, who is woken, shares, and attempts.
+Limits have several: the rate, holds, concurrency, who is woken, shares, and attempts. So have dedup ids.
 """

@@ -69,7 +69,7 @@ async def test_the_header_names_every_argument(name: str) -> None:
     request = await request_of(name)
     with contextlib.suppress(asyncio.CancelledError):
         assert names_every_argument(request, LUA[name])
-        assert len(request.call.keys) == {"move": 45, "flush": 24}.get(name, 23)
+        assert len(request.call.keys) == {"move": 45, "flush": 25}.get(name, 23)
         assert request.call.script.name == name
 
 

@@ -30,6 +30,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "QueueAlreadyExistsError": {"name": "jobs"},
     "QueueDoesNotExistError": {"name": "jobs"},
     "DuplicateEventError": {"name": "jobs", "id": "a"},
+    "DuplicateMessageError": {"name": "jobs", "id": "a"},
     "QueueClosedError": {"name": "jobs"},
     "QueueFullError": {"name": "jobs", "accepted": 3},
     "QueueEmptyError": {"name": "jobs"},

@@ -286,7 +286,7 @@ async def test_a_step_sends_the_keys_of_the_prelude(name: str) -> None:
     assert sent_keys[:27] == keys.for_script(series)
     more = {
         "create": keys.collisions(),
-        "finish_delete": (keys.reasons, keys.schedules, *keys.counters),
+        "finish_delete": (keys.reasons, keys.schedules, keys.dedup, *keys.counters),
         "examine": keys.collisions(),
         "repair": keys.collisions(),
         "receive": (*DEAD.keys.as_dead_letters(), *DEAD.keys.collisions()),

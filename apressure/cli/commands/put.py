@@ -65,6 +65,14 @@ def put(
     expires: Annotated[
         Any, option("expires", "After it the items become dead letters.", "SECONDS", parser=seconds_of)
     ] = None,
+    dedup_id: Annotated[
+        str | None,
+        option("dedup-id", "Refuse the item if one was put with the same ID. For a single ITEM.", "ID"),
+    ] = None,
+    dedup_window: Annotated[
+        Any,
+        option("dedup-window", "Refuse repeats for so long; otherwise until it is done.", "SECONDS", parser=seconds_of),
+    ] = None,
     parse: Annotated[bool, option("parse", "Read the items as JSON: tasks take them for strings otherwise.")] = False,
     ids: Annotated[bool, option("ids", "Print the id of each item. The items of an AsyncQueue have none.")] = False,
     replicas: Replicas = 0,
@@ -96,7 +104,10 @@ def put(
         if bound is not None and not create:
             raise UsageError("--bound needs --create: give both options")
         _check(address, force, ids)
-        options = _options(force, delay, at, expires)
+        options = _options(
+            len(given) == 1, force=force or None, delay=delay, at=at, expires=expires, dedup_id=dedup_id,
+            dedup_window=dedup_window,
+        )  # fmt: skip
         convert = message_of(address, parse)
         sizes = {"max_message_size": max(max_size, *map(len, given), 1)} if address.kind == "files" else {}
         with meter:
@@ -147,11 +158,14 @@ def _check(address: QueueAddress, force: bool, ids: bool) -> None:
         raise UsageError("--ids is not for an AsyncQueue, whose items have no ids. Leave it out")
 
 
-def _options(force: bool, delay: float | None, at: Any, expires: float | None) -> dict[str, Any]:
-    """Return the further arguments of `put` and `put_many`."""
-    if delay is not None and at is not None:
+def _options(single: bool, **options: Any) -> dict[str, Any]:
+    """Return the further arguments of `put` and `put_many`. `single`: there is one item, an argument."""
+    if options["delay"] is not None and options["at"] is not None:
         raise UsageError("--delay and --at both say when: give one of them")
-    options = {"force": force or None, "delay": delay, "at": at, "expires": expires}
+    if options["dedup_id"] is not None and not single:
+        raise UsageError("--dedup-id is for a single item: give one ITEM")
+    if options["dedup_id"] is None and options["dedup_window"] is not None:
+        raise UsageError("--dedup-window needs --dedup-id: give both options")
     return {name: value for name, value in options.items() if value is not None}
 
 

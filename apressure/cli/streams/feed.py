@@ -55,6 +55,7 @@ class Feeder:
         self._timeout = timeout
         self._options = options
         self._on_id = on_id
+        self._singly = on_id is not None or "dedup_id" in options
         self._unput: deque[bytes] = deque()
         self._decoder: Decoder | None = None
         self._window = _BATCH
@@ -96,7 +97,7 @@ class Feeder:
             self._unput.extend(given)  # they count as items that were not put
             raise
         self._unput.extend(messages)
-        while self._on_id is not None and self._unput:
+        while self._singly and self._unput:
             await self._step(self._queue.put(self._unput[0], timeout=self._timeout, **self._options))
         while self._unput:
             batch = list(itertools.islice(self._unput, self._window))

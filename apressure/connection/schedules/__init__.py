@@ -58,8 +58,10 @@ class ServerSchedules:
         now, flat = await self._run("read", [])
         return now, records_of(flat)
 
-    async def count(self) -> int:
-        return await self._run("count", [])  # type: ignore[no-any-return]
+    async def counts(self) -> tuple[int, int]:
+        call = script(_ROOM, "count").on((*self._key, self._sender.keys.dedup))
+        schedules, dedup_ids = await self._ask(call, [], None)
+        return schedules, dedup_ids
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
         return bool(await self._run("write", [encoded(name), was or b"", becomes or b""]))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from apressure.connection.dedup import Putting as Once
+from apressure.connection.dedup import dedup_series
 from apressure.connection.wire.script import Request
+from apressure.core.dedup_lane import DedupLane, arguments
 from apressure.core.driver import OnAnswer
 from apressure.core.putting import Putting, PuttingLane
 from apressure.core.settling import Settler
@@ -14,7 +17,12 @@ from apressure.core.taking import TakeLane
 from apressure.events.engine.answers import Event, duplicate
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
 from apressure.events.engine.waits import EventWaits
-from apressure.exceptions import DuplicateEventError
+
+ONCE: Final = Once(
+    "delay", 23, 1, 3, 3, "answer[1] == 'pushed' and answer[2]",
+    "redis.call('HEXISTS', KEYS[3], id) == 1 or redis.call('HEXISTS', KEYS[20], id) == 1",
+)  # fmt: skip
+"""How events with a dedup id are put; those that are not done have contents in `:items` or `:later`."""
 
 Pair = tuple[bytes, bytes]
 """An event's id and its contents."""
@@ -44,10 +52,10 @@ class PushLane(PuttingLane[Push]):
         self._waits.take_room()
         return self._steps.send_push(self._series, items, self._front, False, expected, self._answered)
 
-    def _count(self, answer: bytes) -> int:
+    def _count(self, answer: Any) -> int:
         return len(answer)
 
-    def _refusal(self, entry: Push, answer: bytes, begin: int, end: int) -> DuplicateEventError | None:
+    def _refusal(self, entry: Push, answer: Any, begin: int, end: int) -> Exception | None:
         if b"d" not in answer[begin:end]:
             return None  # only `put(id=…)` gives ids that may be in use, one at a time
         return duplicate(self._steps.name, entry.items[0][0])
@@ -59,6 +67,23 @@ class DelayLane(PushLane):
     def _put(self, items: Sequence[Any], expected: bool) -> Request:
         self._waits.take_room()
         return self._steps.send_delay(self._series, items, expected, self._answered)
+
+
+class OnceLane(DedupLane[Push], DelayLane):
+    """The puts of a client's tasks that have a dedup id."""
+
+    def __init__(self, steps: EventSteps, waits: EventWaits) -> None:
+        super().__init__(steps, waits, front=False)
+        self._series = dedup_series(steps, ONCE)
+
+    def _put(self, items: Sequence[Any], expected: bool) -> Request:
+        self._waits.take_room()
+        return self._steps.send_delay(self._series, [arguments(items)], expected, self._answered)
+
+    def _refusal(self, entry: Push, answer: Any, begin: int, end: int) -> Exception | None:
+        if answer.letters[begin:end] == b"e":
+            return duplicate(self._steps.name, entry.items[0][0])
+        return super()._refusal(entry, answer, begin, end)
 
 
 class PopLane(TakeLane[Want, Event]):

@@ -92,6 +92,11 @@ class EventKeys:
         """Ours: the hash of the records of the queue's schedules, by their names."""
         return b"apressure:" + self.unclaimed + b":schedules"
 
+    @property
+    def dedup(self) -> bytes:
+        """Ours: the hash of what was put, by dedup ids."""
+        return b"apressure:" + self.unclaimed + b":dedup"
+
     def for_script(self, series: str) -> tuple[bytes, ...]:
         """The KEYS of every script, as `lua/prelude.lua` names them."""
         return (*self.as_source, self.operation(series))

@@ -112,7 +112,7 @@ class EventSteps(StepSender):
         return self._send(series.call("push"), arguments, on_answer, 1)
 
     def send_delay(
-        self, series: Series, events: Iterable[tuple[bytes, bytes, bytes]], expected: bool, on_answer: OnAnswer
+        self, series: Series, events: Iterable[Sequence[Any]], expected: bool, on_answer: OnAnswer
     ) -> Request:
         """Put events for later, given as (id, contents, `Due.encoded`); otherwise as `send_push`."""
         arguments: list[Argument] = [series.next(), b"0", flag(expected), *itertools.chain.from_iterable(events)]
@@ -212,7 +212,7 @@ class EventSteps(StepSender):
 
     async def flush(self) -> int:
         """Remove all events, those in flight included, as okq's QFLUSH does. Returns how many."""
-        return await self._run("flush", b"0", b"0", more=self._its_schedules)  # type: ignore[no-any-return]
+        return await self._run("flush", b"0", b"0", more=self._beside)  # type: ignore[no-any-return]
 
     async def delete(self) -> None:
         """Delete the queue with all events, consumers and dead letters.
@@ -220,7 +220,7 @@ class EventSteps(StepSender):
         Raises:
             QueueDoesNotExistError: There is no such queue.
         """
-        await self._run("flush", b"1", b"1", more=self._its_schedules)
+        await self._run("flush", b"1", b"1", more=self._beside)
 
     async def purge(self, most: int, expected: bool = False) -> int:
         """Delete up to so many events that wait, those that are next first. Returns how many."""

@@ -17,6 +17,7 @@ from apressure import logs, validation
 from apressure.concurrency.handover import note_taken
 from apressure.connection.settings import MAX_NAME
 from apressure.core.counts import Counts
+from apressure.core.dedup import knows_no_repeats
 from apressure.core.delivery import Hand
 from apressure.core.due import Due
 from apressure.core.leases.clock import since_boot
@@ -105,6 +106,8 @@ class OkqDriver(EventDriver[OkqClient, T]):
     # Events.
 
     async def put(self, event: Pair, timeout: float | None, due: Due | None, front: bool, given: bool) -> None:
+        if due is not None and due.dedup is not None:
+            raise knows_no_repeats(self.name, "okq's commands have no dedup_id")
         await self.put_many([event], timeout, Progress(), due, front, given)
 
     async def put_many(

@@ -26,9 +26,9 @@ class RemoteSchedules:
         (now, *flat), _ = await self._commands.ask("QSCHEDULES", ours=True)
         return now, records_of(flat)
 
-    async def count(self) -> int:
+    async def counts(self) -> tuple[int, int]:
         count, _ = await self._commands.ask("QSCHEDULES", b"COUNT", ours=True)
-        return int(count)
+        return int(count), 0
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
         done, _ = await self._commands.change("QSCHEDULE", encoded(name), was or b"", becomes or b"")

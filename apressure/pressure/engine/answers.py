@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from apressure.connection.moves import too_many
 from apressure.core import errors
+from apressure.core.dedup_lane import Answer
 from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError, LeaseLostError, QueueAlreadyExistsError, Role, ServerError
 
@@ -37,6 +38,8 @@ def read(answer: Any, name: str, role: Role | None) -> Any:
     if not isinstance(answer, list) or not isinstance(answer[0], bytes):
         return answer
     match answer[0]:
+        case b"dedup":
+            return Answer(answer[1], *(read(one, name, role) for one in answer[2:]))
         case b"ok":
             return answer[1] if len(answer) == 2 else answer[1:]
         case b"messages":

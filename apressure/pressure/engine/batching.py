@@ -8,9 +8,12 @@ import itertools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from apressure.connection.dedup import Putting as Once
+from apressure.connection.dedup import dedup_series
 from apressure.connection.sender import soon
 from apressure.connection.waiting.waiter import SLICE
 from apressure.connection.wire.script import Request
+from apressure.core.dedup_lane import DedupLane, arguments
 from apressure.core.putting import Putting, PuttingLane
 from apressure.core.taking import TakeLane
 from apressure.core.waiting import Parked, Wait
@@ -20,6 +23,9 @@ from apressure.pressure.engine.waits import Notice, Waits
 
 MAX_MESSAGES: Final = 2000
 """The most messages in one step, so that it does not hold up the server for more than a few milliseconds."""
+
+ONCE: Final = Once("delay", 27, 2, 6, 2, "type(answer) == 'number' and string.rep('k', answer)")
+"""How messages with a dedup id are put."""
 
 
 class Put(Putting[Any]):
@@ -51,8 +57,13 @@ class PutLane(PuttingLane[Put]):
 
     def _put(self, items: Sequence[Any], expected: bool) -> Request:  # noqa: ARG002
         lost = self._since is not None and asyncio.get_running_loop().time() - self._since >= SLICE
-        given = items if self._script == "put" else itertools.chain.from_iterable(items)
-        return self._steps.put(self._script, self._series, given, self._token, self._force, self._answered, lost)
+        return self._steps.put(
+            self._script, self._series, self._given(items), self._token, self._force, self._answered, lost
+        )
+
+    def _given(self, items: Sequence[Any]) -> Iterable[bytes]:
+        """Return the last arguments of the script."""
+        return items
 
     def _sizes(self, items: Sequence[Any]) -> Iterable[int]:
         return map(len, items)
@@ -76,8 +87,22 @@ class DelayLane(PutLane):
     _most = MAX_MESSAGES // 2  # each has two arguments
     _script = "delay"
 
+    def _given(self, items: Sequence[Any]) -> Iterable[bytes]:
+        return itertools.chain.from_iterable(items)
+
     def _sizes(self, items: Sequence[Any]) -> Iterable[int]:
-        return [len(message) for message, _ in items]
+        return [len(message) for message, *_ in items]
+
+
+class OnceLane(DedupLane[Put], DelayLane):
+    """The puts of a client's tasks that have a dedup id."""
+
+    def __init__(self, steps: Steps, waits: Waits, token: bytes = b"", force: bool = False) -> None:
+        super().__init__(steps, waits, token, force)
+        self._series = dedup_series(steps, ONCE)
+
+    def _given(self, items: Sequence[Any]) -> Iterable[bytes]:
+        return arguments(items)
 
 
 class Want(NamedTuple):

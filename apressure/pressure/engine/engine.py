@@ -21,7 +21,7 @@ from apressure.core.objects import Block, QueueObject
 from apressure.core.taking import Take, Taken
 from apressure.core.waiting import Wait
 from apressure.exceptions import ClientClosedError, PressureError, QueueDoesNotExistError, QueueInUseError, Role
-from apressure.pressure.engine.batching import GET, MAX_MESSAGES, DelayLane, GetLane, Put, PutLane
+from apressure.pressure.engine.batching import GET, MAX_MESSAGES, DelayLane, GetLane, OnceLane, Put, PutLane
 from apressure.pressure.engine.dead_letters import DeadLetters, beside
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.steps import Access
@@ -134,7 +134,7 @@ class Scripted(Engine):
         self.peek = steps.peek
         self.waits = self.steps.waits
         self.counts = self.steps.counts
-        self._puts: dict[tuple[bytes, bool, bool], PutLane] = {}
+        self._puts: dict[tuple[bytes, bool, type[PutLane]], PutLane] = {}
         self._gets = GetLane(self.steps, self.waits)
         self._others: set[Access] = set()  # to dead-letter queues, while operations use them
 
@@ -148,12 +148,13 @@ class Scripted(Engine):
 
     def lane_of(self, put: Put, due: Due | None, token: bytes = b"", force: bool = False) -> PutLane:
         """Return the lane for a put: the queue's own, or, with a token, that of an exclusive producer's lease."""
+        kind = PutLane
         if due is not None:
-            when = due.encoded
-            put.items = [(message, when) for message in put.items]
-        which = token, force, due is not None
+            kind = DelayLane if due.dedup is None else OnceLane
+            terms = (due.encoded,) if due.dedup is None else (due.encoded, due.dedup)
+            put.items = [(message, *terms) for message in put.items]
+        which = token, force, kind
         if (lane := self._puts.get(which)) is None:
-            kind = PutLane if due is None else DelayLane
             lane = self._puts[which] = kind(self.steps, self.waits, token, force)
         return lane
 

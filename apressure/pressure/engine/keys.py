@@ -165,6 +165,11 @@ class Keys:
         return self._of_ours("schedules")
 
     @property
+    def dedup(self) -> bytes:
+        """Ours: the hash of what was put, by dedup ids."""
+        return self._of_ours("dedup")
+
+    @property
     def reasons(self) -> bytes:
         """Ours: the hash beside a dead-letter queue that says why messages failed. It expires."""
         return self._of_ours("reasons")

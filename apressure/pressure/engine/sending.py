@@ -24,7 +24,9 @@ script = functools.partial(sender.script, "apressure.pressure.engine")
 
 def _changed(answer: Any) -> bool:
     """Whether a step changed anything that must be durable, by its answer."""
-    return answer > 0 if isinstance(answer, int) else answer[:1] in ([b"ok"], [b"messages"])
+    if isinstance(answer, int):
+        return answer > 0
+    return answer[:1] in ([b"ok"], [b"messages"]) or (answer[:1] == [b"dedup"] and b"k" in answer[1])
 
 
 def acknowledged(answer: Any) -> bool:

@@ -296,7 +296,9 @@ class Steps(Sender):
         """Remove all keys once both roles are free (specification: Delete, the second half)."""
         (producer, first), (consumer, second) = map(self._claim, ROLES)
         keys = self.keys
-        call = self._unnumbered.call("finish_delete", lambda: (keys.reasons, keys.schedules, *keys.counters))
+        call = self._unnumbered.call(
+            "finish_delete", lambda: (keys.reasons, keys.schedules, keys.dedup, *keys.counters)
+        )
         answer = await self._ask(call, [producer, consumer], None, None, (*first, *second))
         return 1 if isinstance(answer, list) else answer  # a new queue of the name: the old one is gone
 

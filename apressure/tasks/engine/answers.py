@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from apressure.core.dedup_lane import Answer
 from apressure.core.errors import refusal
 from apressure.core.limits import Limits, read_limits
 from apressure.core.waiting import Reason, Wait
@@ -143,7 +144,7 @@ def fields_of(flat: list[bytes] | dict[bytes, bytes]) -> Fields:
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
-def read(answer: Any, name: str) -> Any:
+def read(answer: Any, name: str) -> Any:  # noqa: PLR0912 (one branch for each kind of answer)
     """Turn a script's answer into a value, a `Wait` or an exception.
 
     Args:
@@ -160,6 +161,8 @@ def read(answer: Any, name: str) -> Any:
     if not isinstance(answer, list):
         return answer
     match answer[0]:
+        case b"dedup":
+            return Answer(answer[1], *(read(one, name) for one in answer[2:]))
         case b"put":
             return int(answer[1] or 0)
         case b"settled" | b"moved" | b"purged" | b"changed":

@@ -76,6 +76,11 @@ class TaskKeys:
         """Ours: the hash of the records of the queue's schedules, by their names."""
         return b"apressure:blueque:schedules:" + self.name
 
+    @property
+    def dedup(self) -> bytes:
+        """Ours: the hash of what was put, by dedup ids."""
+        return b"apressure:blueque:dedup:" + self.name
+
     def reserved(self, listener: bytes) -> bytes:
         """The list of the tasks that a listener has reserved."""
         return b"blueque_reserved_tasks_%b_%b" % (self.name, listener)

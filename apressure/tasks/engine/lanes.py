@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
+from apressure.connection.dedup import Putting as Once
+from apressure.connection.dedup import dedup_series
 from apressure.connection.wire.script import Request
+from apressure.core.dedup_lane import DedupLane, arguments
 from apressure.core.driver import OnAnswer
 from apressure.core.putting import Putting, PuttingLane
 from apressure.core.settling import Settler
@@ -15,8 +18,19 @@ from apressure.items import MAX_BYTES
 from apressure.tasks.engine.answers import Reserved
 from apressure.tasks.engine.steps import MAX_TASKS, Change, New, TaskSteps, Want
 
+if TYPE_CHECKING:
+    from apressure.tasks.engine.waits import TaskWaits
 
-class Put(Putting[New]):
+
+ONCE: Final = Once(
+    "enqueue", 14, 1, 3, 3, "answer[1] == 'put' and string.rep('k', tonumber(answer[2]) or 0)",
+    "string.find(' pending scheduled reserved started ', ' ' .. "
+    "(redis.call('HGET', KEYS[15] .. id, 'status') or '') .. ' ')",
+)  # fmt: skip
+"""How tasks with a dedup id are put; each is there until it has ended."""
+
+
+class Put(Putting[Any]):
     """Tasks on their way into the queue."""
 
 
@@ -28,6 +42,17 @@ class PutLane(PuttingLane[Put]):
 
     def _put(self, items: Sequence[New], expected: bool) -> Request:
         return self._steps.send_enqueue(self._series, items, expected, self._answered)
+
+
+class OnceLane(DedupLane[Put], PutLane):
+    """The puts of a client's tasks that have a dedup id."""
+
+    def __init__(self, steps: TaskSteps, waits: TaskWaits) -> None:
+        super().__init__(steps, waits)
+        self._series = dedup_series(steps, ONCE)
+
+    def _put(self, items: Sequence[Any], expected: bool) -> Request:
+        return self._steps.send_enqueue(self._series, [arguments(items)], expected, self._answered)
 
 
 class ReserveLane(TakeLane[Want, Reserved]):

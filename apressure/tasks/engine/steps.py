@@ -114,6 +114,8 @@ class TaskSteps(StepSender):
         match answer[:1] if isinstance(answer, list) else answer:
             case [b"put"] | [b"settled"] | [b"moved"] | [b"purged"]:
                 return bool(answer[1].strip(b"0-:"))
+            case [b"dedup"]:
+                return b"k" in answer[1]
             case [b"tasks"]:
                 return bool(answer[1]) or answer[2] > 0
             case [b"created"] | [b"done"] | [b"changed"] | [b"tended"]:
@@ -141,7 +143,9 @@ class TaskSteps(StepSender):
 
     # Steps that a lane sends: one at a time for each series.
 
-    def send_enqueue(self, series: Series, tasks: Iterable[New], expected: bool, on_answer: OnAnswer) -> Request:
+    def send_enqueue(
+        self, series: Series, tasks: Iterable[Sequence[Any]], expected: bool, on_answer: OnAnswer
+    ) -> Request:
         """Enqueue or schedule tasks. Answers with how many there was room for."""
         arguments: list[Argument] = [series.next(), b"0", flag(expected), *itertools.chain.from_iterable(tasks)]
         return self._send(series.call("enqueue"), arguments, on_answer, 1)
@@ -274,12 +278,12 @@ class TaskSteps(StepSender):
         Raises:
             QueueDoesNotExistError: There is no such queue.
         """
-        await self._run("delete", b"1", more=self._its_schedules)
+        await self._run("delete", b"1", more=self._beside)
         note_sent()
         for what in ("pending", "scheduled", "held", "complete", "failed"):
             while (await self.purge(what, MAX_DELETED))[1]:
                 pass
-        await self._run("delete", b"0", more=self._its_schedules)
+        await self._run("delete", b"0", more=self._beside)
 
 
 def _pair(answer: str) -> tuple[int, int]:

@@ -17,7 +17,7 @@ Each call of `open_queue` opens another object of the same queue, which does not
 `max_attempts` and, for `VerbContract`, `codec`. Items are bytes.
 
 If the dead letters of your queue tell why, subclass `DeadLetterContract` as well; if it can be paused, `PauseContract`;
-if it can limit its consumers, `LimitContract`.
+if it can limit its consumers, `LimitContract`; if it refuses repeats, `DedupContract` or `DedupUntilDoneContract`.
 
 If it has every verb of `VERBS`, as the kinds of queue of apressure have, subclass `WholeContract`: it is these three,
 and `DelayContract`, `ExpiryContract`, `ScheduleContract`, `VerbContract`, `ArgumentContract`, `DeadlineContract`,
@@ -30,6 +30,7 @@ from apressure.testing.contract.arguments import ArgumentContract
 from apressure.testing.contract.cancellation import CancellationContract
 from apressure.testing.contract.dead_letters import DeadLetterContract
 from apressure.testing.contract.deadlines import DeadlineContract
+from apressure.testing.contract.dedup import DedupContract, DedupUntilDoneContract
 from apressure.testing.contract.delays import DelayContract
 from apressure.testing.contract.each_verb import VerbContract
 from apressure.testing.contract.ends import EndContract
@@ -44,9 +45,9 @@ from apressure.testing.contract.verbs import VERBS
 
 __all__ = [
     "ITEMS", "PATIENCE", "VERBS", "ArgumentContract", "CancellationContract", "DeadLetterContract",
-    "DeadlineContract", "DelayContract", "EndContract", "ExpiryContract", "FrozenContract", "LimitContract", "Opener",
-    "PauseContract", "QueueContract", "ScheduleContract", "VerbContract", "WholeContract", "begun", "drained", "fails",
-    "in_time",
+    "DeadlineContract", "DedupContract", "DedupUntilDoneContract", "DelayContract", "EndContract", "ExpiryContract",
+    "FrozenContract", "LimitContract", "Opener", "PauseContract", "QueueContract", "ScheduleContract", "VerbContract",
+    "WholeContract", "begun", "drained", "fails", "in_time",
 ]  # fmt: skip
 
 

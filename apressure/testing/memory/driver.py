@@ -13,13 +13,14 @@ from apressure.concurrency.settle import set_result_once
 from apressure.core import taking
 from apressure.core.asking import ask
 from apressure.core.counts import Counts
+from apressure.core.dedup_lane import DedupLane
 from apressure.core.driver import OnAnswer, Request
 from apressure.core.putting import Putting, PuttingLane
 from apressure.core.settling import Settler
 from apressure.core.waiting import Parked, Wait, Waits
 from apressure.exceptions import PressureError
 from apressure.testing.memory.server import MemoryServer, Step
-from apressure.testing.memory.stored import MOST, Change, Extended, New, Popped, StoredQueue, Taken, Want, wake
+from apressure.testing.memory.stored import MOST, Change, Extended, Popped, StoredQueue, Taken, Want, wake
 
 
 class MemoryWaits(Waits):
@@ -52,13 +53,20 @@ class MemoryWaits(Waits):
         self.end(error)
 
 
-class PutLane(PuttingLane[Putting[New]]):
+class PutLane(PuttingLane[Putting[Any]]):
     """The puts of a queue object's tasks."""
 
     _most = MOST
 
-    def _put(self, items: Sequence[New], expected: bool) -> Request:
+    def _put(self, items: Sequence[Any], expected: bool) -> Request:
         return self._steps.send(self._answered, self._steps.queue.put, items, expected)
+
+
+class OnceLane(DedupLane[Putting[Any]], PutLane):
+    """The puts of a queue object's tasks that have a dedup id."""
+
+    def _put(self, items: Sequence[Any], expected: bool) -> Request:
+        return self._steps.send(self._answered, self._steps.queue.put_once, items, expected)
 
 
 class TakeLane(taking.TakeLane[Want, Taken]):
@@ -100,7 +108,7 @@ class MemoryDriver:
         queue: What the server has of the queue.
         counts: What the object has done.
         waits: Where its operations wait.
-        puts, takes: Its lanes.
+        puts, once, takes: Its lanes.
         settler: Settles its deliveries.
         settle_timeout: Seconds for which a cancelled caller waits for the outcome.
         script_keys: None: no step is a script.
@@ -117,6 +125,7 @@ class MemoryDriver:
         self.counts = Counts()
         self.waits = MemoryWaits(self.queue)
         self.puts = PutLane(self, self.waits)
+        self.once = OnceLane(self, self.waits)
         self.takes = TakeLane(self, self.waits)
         self.settler = MemorySettler(self)
 

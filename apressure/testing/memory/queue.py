@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, Generic, Literal, TypeVar, overload
 
 from apressure import dead_letters, validation
@@ -29,7 +29,7 @@ from apressure.exceptions import PressureError
 from apressure.items import Items, Progress
 from apressure.testing.memory.consumer import MemoryConsumer
 from apressure.testing.memory.delivery import MemoryDelivery
-from apressure.testing.memory.driver import MemoryDriver, MemorySettler
+from apressure.testing.memory.driver import MemoryDriver, MemorySettler, PutLane
 from apressure.testing.memory.server import MemoryServer
 from apressure.testing.memory.stored import MOST, New, Status, Taken, Want
 
@@ -75,8 +75,8 @@ class MemorySchedules:
             return found  # no step: a service that looks for schedules must not meet a failure that a test plans
         return await self._driver.ask(self._driver.queue.records)  # type: ignore[no-any-return]
 
-    async def count(self) -> int:
-        return len(self._driver.queue.records()[1])
+    async def counts(self) -> tuple[int, int]:
+        return len(self._driver.queue.records()[1]), self._driver.queue.dedup_ids
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
         return await self._driver.ask(self._driver.queue.write_record, name, was, becomes)  # type: ignore[no-any-return]
@@ -184,12 +184,13 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
             QueueDoesNotExistError: This object has created the queue, and it was deleted.
         """
         status: Status = await self._existing()
-        steps, waiting = self.steps, (self.steps.puts.waiting, self.steps.takes.waiting)
+        steps, waiting = self.steps, (self.steps.puts.waiting + self.steps.once.waiting, self.steps.takes.waiting)
         common = figures(self.name, status, waiting, steps.waits.blocked, steps.counts.fields())
-        return BoundedStatistics(**common, in_flight=status.claimed, schedules=await self._schedule_count())
+        return BoundedStatistics(**common, in_flight=status.claimed, **await self._beside())
 
     def _end(self, error: PressureError) -> int:
-        return self.steps.puts.end(error) + self.steps.takes.end(error) + self.steps.waits.end(error)
+        steps = self.steps
+        return steps.puts.end(error) + steps.once.end(error) + self.steps.takes.end(error) + self.steps.waits.end(error)
 
     def _release(self, error: PressureError) -> None:
         self.steps.waits.close(error)
@@ -239,18 +240,23 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
 
     async def _put_one(self, message: bytes, timeout: float | None, due: Due | None) -> str:
         message_id = str(uuid.uuid4())
-        await self._put([(message_id, message, due)], timeout, Progress())
+        new: tuple[Any, ...] = (message_id, message, due)
+        if due is not None and due.dedup is not None:
+            await self._put(self.steps.once, [(*new, due.dedup)], timeout, Progress())
+        else:
+            await self._put(self.steps.puts, [new], timeout, Progress())
         return message_id
 
     async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:
-        await self._put([(str(uuid.uuid4()), message, due) for message in chunk], timeout, progress)
+        new = [(str(uuid.uuid4()), message, due) for message in chunk]
+        await self._put(self.steps.puts, new, timeout, progress)
 
-    async def _put(self, items: list[New], timeout: float | None, progress: Progress) -> None:
+    async def _put(self, lane: PutLane, items: Sequence[Any], timeout: float | None, progress: Progress) -> None:
         validation.timeout(timeout)
         self.check()
         putting = Putting(items, self._expected)
         try:
-            await self.steps.puts.run(putting, timeout, False)
+            await lane.run(putting, timeout, False)
         finally:
             progress.accepted += putting.done
 

@@ -10,6 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from apressure.core.dedup import Dedup
+from apressure.core.dedup_lane import Answer
 from apressure.core.due import EXPIRED, Due
 from apressure.core.leases.clock import Clock
 from apressure.core.limits import Limits
@@ -50,7 +52,7 @@ class Message:
 
 
 New = tuple[str, bytes, Due | None]
-"""A message that is put: its id, its contents, and when it is due; None at once."""
+"""A message that is put: its id, its contents, and on what terms."""
 
 
 class Taken(NamedTuple):
@@ -149,6 +151,7 @@ class StoredQueue:
         self._expired = 0
         self._limits = StoredLimits()
         self._records: dict[str, bytes] = {}
+        self._dedup: dict[bytes, tuple[float, str]] = {}
 
     # The queue as a whole.
 
@@ -276,6 +279,36 @@ class StoredQueue:
                 self._delay(message, due)
         self._change(bool(accepted))
         return len(accepted)
+
+    def put_once(self, items: Sequence[tuple[str, bytes, Due | None, Dedup]], expected: bool) -> Answer:
+        """Put messages that have a dedup id, and are no repeats, as far as there is room."""
+        self._check_open(expected)
+        letters = b""
+        for item in items:
+            dedup = item[3]
+            if self._counts(dedup.id):
+                letters += b"d"
+            elif self.put([item[:3]], expected):
+                ends = math.inf if dedup.window is None else self._clock() + dedup.window / 1000
+                self._dedup[dedup.id] = ends, "" if dedup.window is not None else item[0]
+                letters += b"k"
+            else:
+                break
+        return Answer(letters)
+
+    @property
+    def dedup_ids(self) -> int:
+        """How many dedup ids it remembers."""
+        return len(self._dedup)
+
+    def _counts(self, dedup_id: bytes) -> bool:
+        """Whether a message that is put with this id now is a repeat."""
+        ends, message_id = self._dedup.get(dedup_id, (0.0, ""))
+        if not message_id:
+            return ends > self._clock()
+        delayed = (message for _, message in self._delayed)
+        claimed = (message for message, _ in self._claims.values())
+        return any(message.id == message_id for message in itertools.chain(self._waiting, delayed, claimed))
 
     def take(self, most: int, want: Want) -> Popped | Wait:
         self._check(want.expected)

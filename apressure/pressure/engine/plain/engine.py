@@ -111,7 +111,7 @@ class Plain(Engine):
 
     async def put(self, put: Put, timeout: float | None, force: bool = False, due: Due | None = None) -> None:
         if due is not None:  # another client of this kind would not know of the time
-            self.scripted("a delayed put")
+            self.scripted("a put with delay= or dedup_id=")
         validation.timeout(timeout)
         self.check("producer")
 

@@ -1,5 +1,5 @@
 -- End the queue, before its tasks are deleted; or forget it, when they are.
--- KEYS: those of the prelude, then the schedules
+-- KEYS: those of the prelude, then the schedules, and the dedup ids
 -- ARGV: 1 '1' to end it: it must exist, '0' to forget it
 -- Returns: {'done'} | {'missing'}
 local exists = call('EXISTS', BOUND, PENDING, SCHEDULED, COMPLETE, FAILED, LEASES) > 0 or call('ZSCORE', QUEUES, NAME)
@@ -10,7 +10,7 @@ if ARGV[1] == '1' then
   end
   tell()
   call('PUBLISH', ROOM, 'deleted')
-  call('DEL', BOUND, CLOSED, CONTROL, EXPIRED, KEYS[#KEYS])
+  call('DEL', BOUND, CLOSED, CONTROL, EXPIRED, KEYS[#KEYS - 1], KEYS[#KEYS])
 else
   call('DEL', TASKS, STARTED)
   if call('SCARD', LISTENERS) == 0 and call('EXISTS', BOUND, PENDING, SCHEDULED) == 0 then call('ZREM', QUEUES, NAME) end

@@ -1,0 +1,57 @@
+"""Puts that are done once: `put(dedup_id=)`. A hash of ours has what was put, from dedup ids to records.
+
+A kind's script that puts gets the messages that are no repeats, as a part of a step that writes the records, too.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from apressure.connection.wire.script import Script, Series, scripts_of
+
+if TYPE_CHECKING:
+    from apressure.connection.sender import Sender
+
+
+class Putting(NamedTuple):
+    """How a kind puts.
+
+    Attributes:
+        name: Its script.
+        record: Which of its KEYS is the record of the step.
+        sequence: Which of its arguments is the number of the step; behind it, the one that marks a repeat.
+        head: How many arguments of it come before the messages.
+        width: How many each message has.
+        put: Lua for a letter for each message that its `answer` tells of, or false if it tells of none.
+        unfinished: Lua for whether the message with that `id` is still there; `false` where messages have no ids.
+    """
+
+    name: str
+    record: int
+    sequence: int
+    head: int
+    width: int
+    put: str
+    unfinished: str = "false"
+
+
+_BEFORE: Final = """\
+local RECORD, SEQUENCE, HEAD, WIDTH, RECORD_MS = {record}, {sequence}, {head}, {width}, 300000
+local function is_unfinished(id) return {unfinished} end
+"""
+
+
+@functools.cache
+def _script(room: str, how: Putting, name: str) -> Script:
+    before, after = (
+        (scripts_of("apressure.connection.dedup") / f"{part}.lua").read_text() for part in ("before", "after")
+    )
+    return Script(room, name, before=_BEFORE.format(**how._asdict()) + before, after=f"local put = {how.put}\n{after}")
+
+
+def dedup_series(sender: Sender, how: Putting) -> Series:
+    """Return a series of that script which puts each message once."""
+    series = Series(functools.partial(_script, sender.room, how), sender.keys.for_script)
+    series.call(how.name, lambda: (sender.keys.dedup,))
+    return series
