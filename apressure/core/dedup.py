@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 from apressure import validation
 from apressure.exceptions import DuplicateMessageError, UnsupportedError
 
-MOST_DELAY: Final = 315_360_000.0
-"""Seconds (ten years): the longest delay, window, and time until a message expires."""
+MOST_WINDOW: Final = 315_360_000.0
+"""Seconds: ten years."""
 
 MOST_ID: Final = 1024
 """Bytes: the longest dedup id."""
@@ -61,7 +61,7 @@ def dedup_of(dedup_id: Any, dedup_window: Any, unable: str = "") -> Dedup | None
                 "dedup_window=, or use an EventQueue or TaskQueue"
             )
         return Dedup(encoded, os.urandom(8).hex().encode(), None)
-    seconds = validation.seconds(dedup_window, "dedup_window", most=MOST_DELAY, above=True, none=True)
+    seconds = validation.seconds(dedup_window, "dedup_window", most=MOST_WINDOW, above=True, none=True)
     return Dedup(encoded, os.urandom(8).hex().encode(), max(1, round(seconds * 1000)))
 
 

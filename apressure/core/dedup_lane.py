@@ -33,6 +33,8 @@ def arguments(items: Sequence[Any]) -> list[Any]:
 class DedupLane(PuttingLane[P]):
     """A lane of messages that are put once: each item ends with its `Dedup`, and each entry has one item."""
 
+    _most = 500  # for each, a step looks at some records of others, too
+
     def _count(self, answer: Any) -> int:
         return len(answer.letters) if isinstance(answer, Answer) else answer
 

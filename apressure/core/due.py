@@ -7,7 +7,13 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from apressure import validation
-from apressure.core.dedup import MOST_DELAY, Dedup, dedup_of
+from apressure.core.dedup import Dedup, dedup_of
+
+MOST_DELAY: Final = 315_360_000.0
+"""Seconds (ten years): the longest delay, and the longest time until a message expires."""
+
+NO_TERMS: Final = (None,) * 5
+"""The arguments of `put` that `due_of` takes, where none is given: most puts need not call it."""
 
 EXPIRED: Final = b"expired\t"
 """Why a message that has expired is a dead letter, as `dead_letters.encode` writes errors."""

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from apressure import validation
-from apressure.core.dedup import MOST_DELAY
+from apressure.core.due import MOST_DELAY
 from apressure.core.statistics import seconds_of
 from apressure.exceptions import MissingExtraError
 

@@ -15,7 +15,7 @@ from apressure.connection.moves import other_kind
 from apressure.connection.settings import ClientOptions
 from apressure.core.administration import AdministrationSteps
 from apressure.core.consumer import ConsumerOptions, give_back_unseen
-from apressure.core.due import Due, due_of
+from apressure.core.due import NO_TERMS, Due, due_of
 from apressure.core.leases.arguments import max_hold_of
 from apressure.core.letters import Chosen
 from apressure.core.objects import Fronting
@@ -186,7 +186,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
             )  # fmt: skip
             return await within(deadline, self.name, put)
         due = None
-        if any(term is not None for term in (delay, at, expires, dedup_id, dedup_window)):
+        if (delay, at, expires, dedup_id, dedup_window) != NO_TERMS:
             due = due_of(delay, at, expires, dedup_id=dedup_id, dedup_window=dedup_window)
         if front and due is not None:
             raise ValueError(

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from apressure import validation
 from apressure.concurrency.backoff import Backoff
-from apressure.core.dedup import MOST_DELAY
+from apressure.core.due import MOST_DELAY
 from apressure.core.limiting import LONGEST_HOLD
 
 RETRY: Final = Backoff()

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from apressure.connection.dedup import Putting
-from apressure.core.dedup import MOST_DELAY, Dedup, dedup_of
+from apressure.connection.dedup import PutScript
+from apressure.core.dedup import MOST_WINDOW, Dedup, dedup_of
 from apressure.events.engine import batching as events
 from apressure.events.engine.keys import EventKeys
 from apressure.pressure.engine import batching as pressure
@@ -21,13 +21,13 @@ EVENTS = EventKeys("jobs")
 @pytest.mark.parametrize(
     ("how", "keys", "named"),
     [
-        (pressure.ONCE, Keys("p", "jobs").for_script("7"), []),
-        (events.ONCE, EVENTS.for_script("7"), [EVENTS.items, EVENTS.ours[15]]),
-        (tasks.ONCE, TaskKeys("jobs").for_script("7"), [task_key(b"")]),
+        (pressure.PUT_ONCE, Keys("p", "jobs").for_script("7"), []),
+        (events.PUT_ONCE, EVENTS.for_script("7"), [EVENTS.items, EVENTS.ours[15]]),
+        (tasks.PUT_ONCE, TaskKeys("jobs").for_script("7"), [task_key(b"")]),
     ],
     ids=["queue", "events", "tasks"],
 )
-def test_the_places_are_those_of_the_keys(how: Putting, keys: tuple[bytes, ...], named: list[bytes]) -> None:
+def test_the_places_are_those_of_the_keys(how: PutScript, keys: tuple[bytes, ...], named: list[bytes]) -> None:
     assert keys[how.record - 1].endswith(b":7")
     assert [keys[int(place) - 1] for place in re.findall(r"KEYS\[(\d+)\]", how.unfinished)] == named
     assert EVENTS.ours[15].endswith(b":later")
@@ -40,7 +40,7 @@ def test_what_tells_a_repeat() -> None:
     assert isinstance(second, Dedup)
     assert (first.id, first.window) == ("ä".encode(), 1)
     assert first.token != second.token
-    assert dedup_of("a", MOST_DELAY).arguments[2] == 315_360_000_000  # type: ignore[union-attr]
+    assert dedup_of("a", MOST_WINDOW).arguments[2] == 315_360_000_000  # type: ignore[union-attr]
     assert dedup_of("a", None).arguments[2] == b""  # type: ignore[union-attr]
     with pytest.raises(ValueError, match="give dedup_id=, too"):
         dedup_of(None, 1.0)

@@ -6,19 +6,20 @@ A kind's script that puts gets the messages that are no repeats, as a part of a 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from apressure.connection.wire.script import Script, Series, scripts_of
+from apressure.connection.wire.script import Call, Script, Series, scripts_of
 
 if TYPE_CHECKING:
     from apressure.connection.sender import Sender
 
 
-class Putting(NamedTuple):
-    """How a kind puts.
+class PutScript(NamedTuple):
+    """The script with which a kind puts.
 
     Attributes:
-        name: Its script.
+        name: Its name.
         record: Which of its KEYS is the record of the step.
         sequence: Which of its arguments is the number of the step; behind it, the one that marks a repeat.
         head: How many arguments of it come before the messages.
@@ -43,15 +44,24 @@ local function is_unfinished(id) return {unfinished} end
 
 
 @functools.cache
-def _script(room: str, how: Putting, name: str) -> Script:
+def _script(room: str, how: PutScript, name: str) -> Script:
     before, after = (
         (scripts_of("apressure.connection.dedup") / f"{part}.lua").read_text() for part in ("before", "after")
     )
     return Script(room, name, before=_BEFORE.format(**how._asdict()) + before, after=f"local put = {how.put}\n{after}")
 
 
-def dedup_series(sender: Sender, how: Putting) -> Series:
-    """Return a series of that script which puts each message once."""
-    series = Series(functools.partial(_script, sender.room, how), sender.keys.for_script)
-    series.call(how.name, lambda: (sender.keys.dedup,))
-    return series
+class DedupSeries(Series):
+    """A series of steps of that script, which put each message once.
+
+    Args:
+        sender: Sends the queue's steps.
+        how: The script.
+    """
+
+    def __init__(self, sender: Sender, how: PutScript) -> None:
+        super().__init__(functools.partial(_script, sender.room, how), sender.keys.for_script)
+        self._dedup = (sender.keys.dedup,)
+
+    def call(self, name: str, more: Callable[[], tuple[bytes, ...]] = tuple, variant: str = "") -> Call:
+        return super().call(name, lambda: (*more(), *self._dedup), variant)

@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from apressure.connection.dedup import Putting as Once
-from apressure.connection.dedup import dedup_series
+from apressure.connection.dedup import DedupSeries, PutScript
 from apressure.connection.wire.script import Request
 from apressure.core.dedup_lane import DedupLane, arguments
 from apressure.core.driver import OnAnswer
@@ -18,7 +17,7 @@ from apressure.events.engine.answers import Event, duplicate
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
 from apressure.events.engine.waits import EventWaits
 
-ONCE: Final = Once(
+PUT_ONCE: Final = PutScript(
     "delay", 23, 1, 3, 3, "answer[1] == 'pushed' and answer[2]",
     "redis.call('HEXISTS', KEYS[3], id) == 1 or redis.call('HEXISTS', KEYS[20], id) == 1",
 )  # fmt: skip
@@ -74,7 +73,7 @@ class OnceLane(DedupLane[Push], DelayLane):
 
     def __init__(self, steps: EventSteps, waits: EventWaits) -> None:
         super().__init__(steps, waits, front=False)
-        self._series = dedup_series(steps, ONCE)
+        self._series = DedupSeries(steps, PUT_ONCE)
 
     def _put(self, items: Sequence[Any], expected: bool) -> Request:
         self._waits.take_room()

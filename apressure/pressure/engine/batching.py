@@ -8,8 +8,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from apressure.connection.dedup import Putting as Once
-from apressure.connection.dedup import dedup_series
+from apressure.connection.dedup import DedupSeries, PutScript
 from apressure.connection.sender import soon
 from apressure.connection.waiting.waiter import SLICE
 from apressure.connection.wire.script import Request
@@ -24,7 +23,7 @@ from apressure.pressure.engine.waits import Notice, Waits
 MAX_MESSAGES: Final = 2000
 """The most messages in one step, so that it does not hold up the server for more than a few milliseconds."""
 
-ONCE: Final = Once("delay", 27, 2, 6, 2, "type(answer) == 'number' and string.rep('k', answer)")
+PUT_ONCE: Final = PutScript("delay", 27, 2, 6, 2, "type(answer) == 'number' and string.rep('k', answer)")
 """How messages with a dedup id are put."""
 
 
@@ -99,7 +98,7 @@ class OnceLane(DedupLane[Put], DelayLane):
 
     def __init__(self, steps: Steps, waits: Waits, token: bytes = b"", force: bool = False) -> None:
         super().__init__(steps, waits, token, force)
-        self._series = dedup_series(steps, ONCE)
+        self._series = DedupSeries(steps, PUT_ONCE)
 
     def _given(self, items: Sequence[Any]) -> Iterable[bytes]:
         return arguments(items)

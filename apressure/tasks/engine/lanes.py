@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from apressure.connection.dedup import Putting as Once
-from apressure.connection.dedup import dedup_series
+from apressure.connection.dedup import DedupSeries, PutScript
 from apressure.connection.wire.script import Request
 from apressure.core.dedup_lane import DedupLane, arguments
 from apressure.core.driver import OnAnswer
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from apressure.tasks.engine.waits import TaskWaits
 
 
-ONCE: Final = Once(
+PUT_ONCE: Final = PutScript(
     "enqueue", 14, 1, 3, 3, "answer[1] == 'put' and string.rep('k', tonumber(answer[2]) or 0)",
     "string.find(' pending scheduled reserved started ', ' ' .. "
     "(redis.call('HGET', KEYS[15] .. id, 'status') or '') .. ' ')",
@@ -49,7 +48,7 @@ class OnceLane(DedupLane[Put], PutLane):
 
     def __init__(self, steps: TaskSteps, waits: TaskWaits) -> None:
         super().__init__(steps, waits)
-        self._series = dedup_series(steps, ONCE)
+        self._series = DedupSeries(steps, PUT_ONCE)
 
     def _put(self, items: Sequence[Any], expected: bool) -> Request:
         return self._steps.send_enqueue(self._series, [arguments(items)], expected, self._answered)
