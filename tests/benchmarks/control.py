@@ -11,6 +11,7 @@ Usage: python -m tests.benchmarks.control [--quick] [--against DIRECTORY] [--kin
   and beside so many others.
 - "limited / plain": items a second through a queue with a rate that is never reached and a limit of concurrency, as a
   ratio to one without limits.
+- "once / plain": items a second, each put with a dedup id of its own and a window, as a ratio to none.
 - With `--libraries`, docket and BullMQ (its Python package) are installed there, and their lateness is measured, too.
 - With `--against`, another checkout runs the plain puts and gets in turn: what a queue pays that uses none of it.
   Processes differ by some per cent, so each repetition has new ones.
@@ -43,7 +44,7 @@ from tests.servers import CannotRun
 KINDS: Final = ("AsyncQueue", "EventQueue", "TaskQueue", "FileQueue")
 GOALS: Final = {
     "delayed / plain": 0.7, "beside ten": 0.7, "beside many / ten": 0.9, "late": 50.0, "late beside": 50.0,
-    "limited / plain": 0.8, "plain / before": 0.98,
+    "limited / plain": 0.8, "once / plain": 0.6, "plain / before": 0.98,
 }  # fmt: skip
 """The least ratios, and the most milliseconds."""
 
@@ -57,6 +58,16 @@ async def rate(queue: Any, item: Any, count: int, **when: Any) -> float:
     begin = time.perf_counter()
     for _ in range(count):
         await queue.put(item, **when)
+    for _ in range(count):
+        await queue.get()
+    return count / (time.perf_counter() - begin)
+
+
+async def once_rate(queue: Any, item: Any, count: int) -> float:
+    """Return the same for items with dedup ids."""
+    begin = time.perf_counter()
+    for _ in range(count):
+        await queue.put(item, dedup_id=f"order-{time.perf_counter_ns()}", dedup_window=DAY)
     for _ in range(count):
         await queue.get()
     return count / (time.perf_counter() - begin)
@@ -122,6 +133,12 @@ async def measure(kind: str, url: str, count: int, kept: int) -> dict[str, float
             turns = {name: functools.partial(rate, queues[name], item, BURST) for name in ("limited", "plain")}
             found = await fastest(turns, count // BURST)
             figures["limited / plain"] = found["limited"] / found["plain"]
+            turns = {
+                "once": functools.partial(once_rate, queues["none"], item, BURST),
+                "plain": functools.partial(rate, plain, item, BURST),
+            }
+            found = await fastest(turns, count // BURST)
+            figures["once / plain"] = found["once"] / found["plain"]
         for queue in queues.values():
             await queue.delete()
     return figures
