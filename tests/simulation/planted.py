@@ -360,7 +360,7 @@ FAULTS: Final = (
     Fault(
         "a put with a dedup id whose reply was lost is looked at again",
         "connection/dedup/lua/before.lua",
-        "  answer = {'dedup', result}\n",
+        "  answer = {'dedup', later and '' or result}\n",
         "",
         "lost: |refused, and put|both put",
     ),

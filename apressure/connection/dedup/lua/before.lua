@@ -22,9 +22,10 @@ end
 local series, sequence, repeated = KEYS[RECORD], ARGV[SEQUENCE], ARGV[SEQUENCE + 1]
 local function keep(text) redis.pcall('SET', series, sequence .. ':' .. text, 'PX', RECORD_MS) end
 local last, result = string.match(redis.call('GET', series) or '', '^(%d+):(.*)$')
-if last == sequence and result ~= '' then
+local later = last and tonumber(last) > tonumber(sequence)  -- than this step, which comes too late
+if later or last == sequence and (result ~= '' or repeated ~= '1') then
   redis.call('PEXPIRE', series, RECORD_MS)  -- a write, as in `recall`
-  answer = {'dedup', result}
+  answer = {'dedup', later and '' or result}
 end
 
 local letters, fresh, chosen, some, first = {}, {}, {}, {}, #ARGV - 3 * count
