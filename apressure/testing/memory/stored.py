@@ -7,7 +7,7 @@ import heapq
 import itertools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from apressure.core.dedup import Dedup
@@ -17,6 +17,7 @@ from apressure.core.leases.clock import Clock
 from apressure.core.limits import Limits
 from apressure.core.waiting import Parked, Reason, Wait
 from apressure.exceptions import QueueClosedError, QueueDoesNotExistError
+from apressure.testing.memory.dedup import StoredDedup
 from apressure.testing.memory.limits import StoredLimits
 
 MOST: Final = 2000
@@ -151,7 +152,7 @@ class StoredQueue:
         self._expired = 0
         self._limits = StoredLimits()
         self._records: dict[str, bytes] = {}
-        self._dedup: dict[bytes, tuple[float, str]] = {}
+        self._dedup = StoredDedup()
 
     # The queue as a whole.
 
@@ -284,13 +285,11 @@ class StoredQueue:
         """Put messages that have a dedup id, and are no repeats, as far as there is room."""
         self._check_open(expected)
         letters = b""
-        for item in items:
-            dedup = item[3]
-            if self._counts(dedup.id):
+        for message_id, data, due, dedup in items:
+            if self._dedup.counts(dedup.id, (message.id for message in self._unfinished()), self._clock()):
                 letters += b"d"
-            elif self.put([item[:3]], expected):
-                ends = math.inf if dedup.window is None else self._clock() + dedup.window / 1000
-                self._dedup[dedup.id] = ends, "" if dedup.window is not None else item[0]
+            elif self.put([(message_id, data, due)], expected):
+                self._dedup.note(dedup, message_id, self._clock())
                 letters += b"k"
             else:
                 break
@@ -301,14 +300,10 @@ class StoredQueue:
         """How many dedup ids it remembers."""
         return len(self._dedup)
 
-    def _counts(self, dedup_id: bytes) -> bool:
-        """Whether a message that is put with this id now is a repeat."""
-        ends, message_id = self._dedup.get(dedup_id, (0.0, ""))
-        if not message_id:
-            return ends > self._clock()
-        delayed = (message for _, message in self._delayed)
-        claimed = (message for message, _ in self._claims.values())
-        return any(message.id == message_id for message in itertools.chain(self._waiting, delayed, claimed))
+    def _unfinished(self) -> Iterator[Message]:
+        yield from self._waiting
+        yield from (message for _, message in self._delayed)
+        yield from (message for message, _ in self._claims.values())
 
     def take(self, most: int, want: Want) -> Popped | Wait:
         self._check(want.expected)
