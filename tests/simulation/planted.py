@@ -365,17 +365,17 @@ FAULTS: Final = (
         "lost: |refused, and put|both put",
     ),
     Fault(
-        "a put with a dedup id that arrives after its repeat is carried out",
-        "connection/dedup/lua/before.lua",
-        "  if repeated == '1' then keep(answer[2]) end",
+        "a put with a dedup id leaves no record of what it has refused",
+        "connection/dedup/lua/after.lua",
+        "  if told ~= '' then redis.call('SET', series, sequence .. ':' .. told, 'PX', RECORD_MS) end\n",
         "",
-        "refused, and put",
+        "lost: |refused, and put|both put",
     ),
     Fault(
         "two with a dedup id are put in one step",
         "connection/dedup/lua/before.lua",
-        "local other = fresh[id] or token_in(",
-        "local other = token_in(",
+        "fresh[dedup_id] or token_in(",
+        "token_in(",
         "both put",
     ),
     Fault(
@@ -394,7 +394,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a dedup id is forgotten too early",
-        "connection/dedup/lua/after.lua",
+        "connection/dedup/lua/before.lua",
         "if not token_in(some[i + 1]) then",
         "if true then",
         "both put",
@@ -402,8 +402,8 @@ FAULTS: Final = (
     Fault(
         "a dedup id is noted for a message that found no room",
         "connection/dedup/lua/after.lua",
-        "    letter = put and string.sub(put, next_one, next_one) or ''\n",
-        "    letter = put and string.sub(put, next_one, next_one) or ''\n    if letter == '' then letter = 'k' end\n",
+        "    letter = put and string.sub(put, place, place) or ''\n",
+        "    letter = put and string.sub(put, place, place) or ''\n    if letter == '' then letter = 'k' end\n",
         "lost: |refused for nothing",
     ),
 )

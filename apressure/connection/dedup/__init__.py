@@ -25,7 +25,8 @@ class PutScript(NamedTuple):
         head: How many arguments of it come before the messages.
         width: How many each message has.
         put: Lua for a letter for each message that its `answer` tells of, or false if it tells of none.
-        unfinished: Lua for whether the message with that `id` is still there; `false` where messages have no ids.
+        unfinished: Lua that returns whether the message with that `id` is still there; empty where messages have no
+            ids. It raises no error because of that message.
     """
 
     name: str
@@ -34,12 +35,12 @@ class PutScript(NamedTuple):
     head: int
     width: int
     put: str
-    unfinished: str = "false"
+    unfinished: str = ""
 
 
 _BEFORE: Final = """\
-local RECORD, SEQUENCE, HEAD, WIDTH, RECORD_MS = {record}, {sequence}, {head}, {width}, 300000
-local function is_unfinished(id) return {unfinished} end
+local RECORD, SEQUENCE, HEAD, WIDTH, IDS, RECORD_MS = {record}, {sequence}, {head}, {width}, {ids}, 300000
+local function is_unfinished(id) {unfinished} end
 """
 
 
@@ -48,7 +49,13 @@ def _script(room: str, how: PutScript, name: str) -> Script:
     before, after = (
         (scripts_of("apressure.connection.dedup") / f"{part}.lua").read_text() for part in ("before", "after")
     )
-    return Script(room, name, before=_BEFORE.format(**how._asdict()) + before, after=f"local put = {how.put}\n{after}")
+    ids = "true" if how.unfinished else "false"
+    return Script(
+        room,
+        name,
+        before=_BEFORE.format(**how._asdict(), ids=ids) + before,
+        after=f"local put = {how.put}\n{after}",
+    )
 
 
 class DedupSeries(Series):

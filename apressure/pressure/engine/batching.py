@@ -13,6 +13,7 @@ from apressure.connection.sender import soon
 from apressure.connection.waiting.waiter import SLICE
 from apressure.connection.wire.script import Request
 from apressure.core.dedup_lane import DedupLane, arguments
+from apressure.core.due import Due
 from apressure.core.putting import Putting, PuttingLane
 from apressure.core.taking import TakeLane
 from apressure.core.waiting import Parked, Wait
@@ -23,7 +24,9 @@ from apressure.pressure.engine.waits import Notice, Waits
 MAX_MESSAGES: Final = 2000
 """The most messages in one step, so that it does not hold up the server for more than a few milliseconds."""
 
-PUT_ONCE: Final = PutScript("delay", 27, 2, 6, 2, "type(answer) == 'number' and string.rep('k', answer)")
+_LETTERS: Final = "type(answer) == 'number' and string.rep('k', answer)"
+PUT_ONCE: Final = PutScript(name="put", record=27, sequence=2, head=6, width=1, put=_LETTERS)
+DELAY_ONCE: Final = PUT_ONCE._replace(name="delay", width=2)
 """How messages with a dedup id are put."""
 
 
@@ -93,15 +96,36 @@ class DelayLane(PutLane):
         return [len(message) for message, *_ in items]
 
 
-class OnceLane(DedupLane[Put], DelayLane):
+class OnceLane(DedupLane[Put], PutLane):
     """The puts of a client's tasks that have a dedup id."""
+
+    _how = PUT_ONCE
 
     def __init__(self, steps: Steps, waits: Waits, token: bytes = b"", force: bool = False) -> None:
         super().__init__(steps, waits, token, force)
-        self._series = DedupSeries(steps, PUT_ONCE)
+        self._series = DedupSeries(steps, self._how)
 
     def _given(self, items: Sequence[Any]) -> Iterable[bytes]:
         return arguments(items)
+
+    def _sizes(self, items: Sequence[Any]) -> Iterable[int]:
+        return [len(message) for message, *_ in items]
+
+
+class OnceDelayLane(OnceLane):
+    """The same for later."""
+
+    _script = "delay"
+    _how = DELAY_ONCE
+
+
+def lane_for(due: Due) -> tuple[type[PutLane], tuple[Any, ...]]:
+    """Return the kind of lane for a put on those terms, and what its items have behind each message."""
+    if due.dedup is None:
+        return DelayLane, (due.encoded,)
+    if due.milliseconds or due.absolute:
+        return OnceDelayLane, (due.encoded, due.dedup)
+    return OnceLane, (due.dedup,)
 
 
 class Want(NamedTuple):

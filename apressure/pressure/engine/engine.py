@@ -21,7 +21,7 @@ from apressure.core.objects import Block, QueueObject
 from apressure.core.taking import Take, Taken
 from apressure.core.waiting import Wait
 from apressure.exceptions import ClientClosedError, PressureError, QueueDoesNotExistError, QueueInUseError, Role
-from apressure.pressure.engine.batching import GET, MAX_MESSAGES, DelayLane, GetLane, OnceLane, Put, PutLane
+from apressure.pressure.engine.batching import GET, MAX_MESSAGES, GetLane, Put, PutLane, lane_for
 from apressure.pressure.engine.dead_letters import DeadLetters, beside
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.steps import Access
@@ -150,8 +150,7 @@ class Scripted(Engine):
         """Return the lane for a put: the queue's own, or, with a token, that of an exclusive producer's lease."""
         kind = PutLane
         if due is not None:
-            kind = DelayLane if due.dedup is None else OnceLane
-            terms = (due.encoded,) if due.dedup is None else (due.encoded, due.dedup)
+            kind, terms = lane_for(due)
             put.items = [(message, *terms) for message in put.items]
         which = token, force, kind
         if (lane := self._puts.get(which)) is None:

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
 
 PUT_ONCE: Final = PutScript(
-    "enqueue", 14, 1, 3, 3, "answer[1] == 'put' and string.rep('k', tonumber(answer[2]) or 0)",
-    "string.find(' pending scheduled reserved started ', ' ' .. "
-    "(redis.call('HGET', KEYS[15] .. id, 'status') or '') .. ' ')",
+    name="enqueue", record=14, sequence=1, head=3, width=3,
+    put="answer[1] == 'put' and string.rep('k', tonumber(answer[2]) or 0)",
+    unfinished="""\
+  local status = redis.pcall('HGET', KEYS[15] .. id, 'status')
+  return type(status) == 'string' and string.find(' pending scheduled reserved started ', ' ' .. status .. ' ', 1, true)
+""",
 )  # fmt: skip
 """How tasks with a dedup id are put; each is there until it has ended."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from apressure import (
     FileQueue,
     PermissionDeniedError,
     QueueClosedError,
+    QueueDoesNotExistError,
     QueueFullError,
     ScriptingRefusedError,
     ServerError,
@@ -221,6 +223,77 @@ async def test_an_exclusive_producer(url: str) -> None:
         await other.put(b"3", force=True, dedup_id="c", dedup_window=60.0)
         assert await queue.get_many(9) == [b"1", b"2", b"3"]
         await queue.delete()
+
+
+async def test_a_repeat_gives_back_the_role_that_its_step_had_claimed(url: str) -> None:
+    async with AsyncQueue("jobs", url=url) as owner, AsyncQueue("jobs", url=url) as queue:
+        await owner.create()
+        await owner.put(b"1", dedup_id="a", dedup_window=60.0)
+        async with owner.producer(exclusive=True, close=False):
+            waiting = asyncio.ensure_future(queue.put(b"2", dedup_id="a", dedup_window=60.0))
+            await asyncio.sleep(0.1)
+        with contextlib.suppress(DuplicateMessageError):
+            await in_time(waiting)
+        async with AsyncQueue("jobs", url=url, scripting=False) as plain:
+            await plain.put(b"3", timeout=2.0)
+        await owner.delete()
+
+
+async def test_a_repeat_passes_on_the_place_that_it_does_not_need(make: Make) -> None:
+    owner, *others = [await make() for _ in range(4)]
+    await owner.create(bound=1)
+    await owner.put("x", dedup_id="a", dedup_window=0.3)
+    puts = []
+    for queue, dedup_id in zip(others, ("b", "b", "c"), strict=True):
+        puts.append(asyncio.ensure_future(queue.put(dedup_id, timeout=3.0, dedup_id=dedup_id, dedup_window=60.0)))
+        await asyncio.sleep(0.05)
+    got = [await in_time(owner.get()) for _ in range(3)]
+    outcomes = await in_time(asyncio.gather(*puts, return_exceptions=True))
+    assert sorted(got) == ["b", "c", "x"]
+    assert [type(one) for one in outcomes].count(DuplicateMessageError) == 1
+
+
+async def test_many_at_once_stay_in_order_and_enter_the_queue(url: str, db: redis.Redis) -> None:
+    async with AsyncQueue("jobs", url=url, codec="text") as queue:
+        await queue.create()
+        puts = [queue.put(f"{number}", dedup_id=f"{number}", dedup_window=60.0) for number in range(1000)]
+        await in_time(asyncio.gather(*puts))
+        assert db.llen("__pressure__:jobs") == 1000  # other clients see them
+        assert await queue.get_many(1000) == [f"{number}" for number in range(1000)]
+        await queue.delete()
+
+
+async def test_an_id_in_use_makes_no_repeat_of_another_put(url: str) -> None:
+    async with EventQueue("jobs", url=url) as queue:
+        await queue.create()
+        await queue.put(b"0", id="one")
+        puts = [queue.put(b"x"), queue.put(b"1", id="one", dedup_id="a"), queue.put(b"2", dedup_id="a")]
+        puts += [queue.put(b"3", id="two", dedup_id="b"), queue.put(b"4", id="two", dedup_id="c")]
+        outcomes = await in_time(asyncio.gather(*puts, return_exceptions=True))
+        assert [type(one) for one in outcomes] == [str, DuplicateEventError, str, str, DuplicateEventError]
+        assert sorted(await queue.get_many(9)) == [b"0", b"2", b"3", b"x"]
+        await queue.delete()
+
+
+async def test_a_task_that_another_program_has_damaged_keeps_no_other_from_being_put(url: str, db: redis.Redis) -> None:
+    async with TaskQueue("jobs", url=url, codec="text") as queue:
+        damaged = await queue.put("x", dedup_id="a")
+        db.delete(f"blueque_task_{damaged}")
+        db.set(f"blueque_task_{damaged}", "?")
+        await queue.put("y", dedup_id="b")
+        await queue.put("z", dedup_id="a")  # the first one can never be done
+        await fails(DuplicateMessageError, queue.put("y", dedup_id="b"))
+        db.delete(f"blueque_task_{damaged}")
+        await queue.delete()
+
+
+async def test_a_deleted_queue_is_missed_also_by_a_repeat(url: str, db: redis.Redis) -> None:
+    async with AsyncQueue("jobs", url=url) as queue:
+        await queue.create()
+        await queue.put(b"1", dedup_id="a", dedup_window=60.0)
+        db.delete("__pressure__:jobs:bound")  # as another client deletes it
+        await fails(QueueDoesNotExistError, queue.put(b"1", dedup_id="a", dedup_window=60.0))
+        db.flushdb()
 
 
 async def test_an_event_whose_own_id_is_in_use(url: str) -> None:

@@ -1,4 +1,5 @@
--- Which of the messages are repeats? The script gets the others.
+-- Which of the messages are repeats? The script gets the others, and runs also if there are none: it gives back what
+-- the client has claimed, and says what else is wrong.
 -- KEYS: behind those of the script, the hash of what was put
 -- ARGV: HEAD arguments, then WIDTH for each message, of which the first is its id where the kind has ids; then for each
 --       message its dedup id, a token of its own, and the milliseconds of its window, '' for until it is done; then how
@@ -20,7 +21,6 @@ end
 -- The record of the step has these letters, if it was carried out before. To look again would not do: by now, what was
 -- a repeat may be none.
 local series, sequence, repeated = KEYS[RECORD], ARGV[SEQUENCE], ARGV[SEQUENCE + 1]
-local function keep(text) redis.pcall('SET', series, sequence .. ':' .. text, 'PX', RECORD_MS) end
 local last, result = string.match(redis.call('GET', series) or '', '^(%d+):(.*)$')
 local later = last and tonumber(last) > tonumber(sequence)  -- than this step, which comes too late
 if later or last == sequence and (result ~= '' or repeated ~= '1') then
@@ -28,29 +28,31 @@ if later or last == sequence and (result ~= '' or repeated ~= '1') then
   answer = {'dedup', later and '' or result}
 end
 
-local letters, fresh, chosen, some, first = {}, {}, {}, {}, #ARGV - 3 * count
-for i = 1, answer and 0 or count do
-  local id, token, window = unpack(ARGV, first + 3 * i - 2, first + 3 * i)
-  local other = fresh[id] or token_in(redis.call('HGET', seen, id))
-  letters[i] = not other and '?' or other == token and 'k' or 'd'  -- its own: this repeats a step
-  if not other then
+-- letters: as in the answer, '?' for a message that the script gets | chosen: those, each {dedup id, record}
+local letters, chosen, old = {}, {}, {}
+if answer == nil then
+  local first, fresh, ids, kept = #ARGV - 3 * count, {}, {}, {}
+  for i = 1, count do
+    local dedup_id, token, window = unpack(ARGV, first + 3 * i - 2, first + 3 * i)
     local from = HEAD + WIDTH * (i - 1)
-    local ends = window == '' and '' or string.format('%.0f', time + tonumber(window))
-    fresh[id] = token
-    chosen[#chosen + 1] = {id, token .. ':' .. ends .. ':' .. (window == '' and ARGV[from + 1] or ''), from}
+    local other, id = fresh[dedup_id] or token_in(redis.call('HGET', seen, dedup_id)), ARGV[from + 1]
+    if other then
+      letters[i] = other == token and 'k' or 'd'  -- its own: this repeats a step
+    elseif IDS and (ids[id] or is_unfinished(id)) then
+      letters[i] = 'e'
+    else
+      local ends = window == '' and '' or string.format('%.0f', time + tonumber(window))
+      letters[i], fresh[dedup_id], ids[id] = '?', token, true
+      chosen[#chosen + 1] = {dedup_id, token .. ':' .. ends .. ':' .. (window == '' and id or '')}
+      for j = 1, WIDTH do kept[#kept + 1] = ARGV[from + j] end
+    end
   end
-end
-if answer == nil and #chosen == 0 then
-  answer = {'dedup', table.concat(letters)}
-  if repeated == '1' then keep(answer[2]) end  -- the step itself may still arrive
-elseif answer == nil then
-  local kept = {}
-  for i = 1, #chosen do
-    for j = 1, WIDTH do kept[#kept + 1] = ARGV[chosen[i][3] + j] end
+  -- Of some records, those that do not count any more are forgotten: so few are old. They are looked for here, since an
+  -- error must come before anything is written.
+  local some = #chosen > 0 and redis.call('HRANDFIELD', seen, 8 + 2 * #chosen, 'WITHVALUES') or {}
+  for i = 1, #some, 2 do
+    if not token_in(some[i + 1]) then old[#old + 1] = some[i] end
   end
-  -- Some records, of which those that do not count any more are forgotten: so few are old. They are looked for here,
-  -- since a user without the right must learn of it before anything is written.
-  some = redis.call('HRANDFIELD', seen, 8 + 2 * #chosen, 'WITHVALUES') or {}
   for i = #ARGV, HEAD + 1, -1 do ARGV[i] = nil end
   for i = 1, #kept do ARGV[HEAD + i] = kept[i] end
 end
