@@ -158,7 +158,7 @@ async def test_without_scripts_nothing_is_delayed_and_it_is_counted(open_queue: 
     queue = await open_queue()
     await queue.put(b"later", delay=600)
     plain = await open_queue(create=False, scripting=False)
-    await fails(ScriptingRefusedError, plain.put(b"1", delay=1), "a delayed put needs scripts")
+    await fails(ScriptingRefusedError, plain.put(b"1", delay=1), "a put with delay= or dedup_id= needs scripts")
     await fails(ScriptingRefusedError, plain.put_many([b"1"], delay=1))
     async with plain.producer(close=False) as producer:
         await fails(ScriptingRefusedError, producer.put(b"1", delay=1))
