@@ -12,9 +12,6 @@ from apressure.core.dedup import Dedup, dedup_of
 MOST_DELAY: Final = 315_360_000.0
 """Seconds (ten years): the longest delay, and the longest time until a message expires."""
 
-NO_TERMS: Final = (None,) * 5
-"""The arguments of `put` that `due_of` takes, where none is given: most puts need not call it."""
-
 EXPIRED: Final = b"expired\t"
 """Why a message that has expired is a dead letter, as `dead_letters.encode` writes errors."""
 
@@ -64,6 +61,8 @@ def due_of(
         ValueError: `delay` and `at` are given; one is negative or more than ten years away; `at` has no time zone; the
             message would expire before it is due, or cannot expire; or what tells a repeat is invalid.
     """
+    if delay is None and at is None and expires is None and dedup_id is None and dedup_window is None:
+        return None  # as in most puts
     due = _expiring(_due(delay, at), expires, unable)
     dedup = dedup_of(dedup_id, dedup_window, unable)
     return due if dedup is None else (due or Due(0))._replace(dedup=dedup)

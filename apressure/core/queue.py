@@ -12,7 +12,7 @@ from apressure import validation
 from apressure.concurrency.deadline import with_deadline, within
 from apressure.core.consumer import QueueConsumer
 from apressure.core.delivery import LeasedDelivery
-from apressure.core.due import NO_TERMS, Due, due_of
+from apressure.core.due import Due, due_of
 from apressure.core.letters import Letters
 from apressure.core.limiting import Limiting
 from apressure.core.producer import QueueProducer
@@ -140,10 +140,8 @@ class AnyQueue(Letters[T], Schedules[T], Limiting, Generic[T, D_any, Put]):
                 item, timeout, delay=delay, at=at, expires=expires, dedup_id=dedup_id, dedup_window=dedup_window
             )
             return await within(deadline, self.name, put)
-        due = None
-        if (delay, at, expires, dedup_id, dedup_window) != NO_TERMS:
-            unable = self._unable_to_expire
-            due = due_of(delay, at, expires, unable, dedup_id=dedup_id, dedup_window=dedup_window)
+        unable = self._unable_to_expire
+        due = due_of(delay, at, expires, unable, dedup_id=dedup_id, dedup_window=dedup_window)
         return await self._put_one(self._items.encode(item), timeout, due)
 
     async def put_nowait(

@@ -251,7 +251,7 @@ class Schedules(Administration, Generic[T]):
         self.check()
         return await self._schedules.read()
 
-    async def _beside(self) -> dict[str, Any]:
+    async def _kept_beside(self) -> dict[str, Any]:
         """Return what is kept beside the queue, as fields of its statistics; none where that cannot be seen."""
         try:
             schedules, dedup_ids = await self._schedules.counts()

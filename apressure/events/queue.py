@@ -15,7 +15,7 @@ from apressure.connection.moves import other_kind
 from apressure.connection.settings import ClientOptions
 from apressure.core.administration import AdministrationSteps
 from apressure.core.consumer import ConsumerOptions, give_back_unseen
-from apressure.core.due import NO_TERMS, Due, due_of
+from apressure.core.due import Due, due_of
 from apressure.core.leases.arguments import max_hold_of
 from apressure.core.letters import Chosen
 from apressure.core.objects import Fronting
@@ -185,9 +185,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
                 dedup_window=dedup_window,
             )  # fmt: skip
             return await within(deadline, self.name, put)
-        due = None
-        if (delay, at, expires, dedup_id, dedup_window) != NO_TERMS:
-            due = due_of(delay, at, expires, dedup_id=dedup_id, dedup_window=dedup_window)
+        due = due_of(delay, at, expires, dedup_id=dedup_id, dedup_window=dedup_window)
         if front and due is not None:
             raise ValueError(
                 "such an event joins the end of the line: give front=True, or delay=, at=, expires= or dedup_id="
@@ -245,7 +243,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
             dead_letters=status.dead,
             next_expiry=seconds_of(status.due),
             late_renewals=self.client.renewer.late[self.name],
-            **await self._beside(),
+            **await self._kept_beside(),
         )
 
     async def mover(self, destination: Any) -> Mover:

@@ -130,7 +130,7 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
             blocked=self._waits.blocked.seconds(),
             delayed=len(index.delayed),
             expired=expired,
-            **await self._beside(),
+            **await self._kept_beside(),
             next_due=None if due is None else max(0.0, (due - self._store.now) / 1e6),
         )
 

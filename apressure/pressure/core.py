@@ -88,7 +88,7 @@ class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic
             waiting_receivers=receivers,
             blocked=engine.waits.blocked.seconds(),
             late_renewals=self.client.renewer.late[self.name],
-            **await self._beside(),
+            **await self._kept_beside(),
             **engine.counts.fields(),
         )
 

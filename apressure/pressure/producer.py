@@ -14,7 +14,7 @@ from apressure import logs, validation
 from apressure.concurrency import background
 from apressure.concurrency.deadline import within
 from apressure.concurrency.settle import set_result_once, wait_for_answer
-from apressure.core.due import NO_TERMS, Due, due_of
+from apressure.core.due import Due, due_of
 from apressure.core.leases.clock import Term, since_boot
 from apressure.core.leases.renewal import Renewal
 from apressure.core.producer import AnyProducer
@@ -74,9 +74,7 @@ class Producer(AnyProducer[T, None]):
                 item, timeout, delay=delay, at=at, expires=expires, dedup_id=dedup_id, dedup_window=dedup_window
             )
             return await within(deadline, queue.name, put)
-        due = None
-        if (delay, at, expires, dedup_id, dedup_window) != NO_TERMS:
-            due = due_of(delay, at, expires, "an AsyncQueue", dedup_id=dedup_id, dedup_window=dedup_window)
+        due = due_of(delay, at, expires, "an AsyncQueue", dedup_id=dedup_id, dedup_window=dedup_window)
         return await self._send(Put([self._items.encode(item)]), timeout, due=due)
 
     async def put_many(

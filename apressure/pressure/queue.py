@@ -12,7 +12,7 @@ from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.deadline import with_deadline, within
 from apressure.connection.client import Client, client_of
 from apressure.connection.settings import ClientOptions
-from apressure.core.due import NO_TERMS, due_of
+from apressure.core.due import due_of
 from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.items import Items
 from apressure.pressure.core import Core
@@ -156,9 +156,7 @@ class AsyncQueue(Core[T]):
                 item, timeout, force, delay=delay, at=at, expires=expires, dedup_id=dedup_id, dedup_window=dedup_window
             )
             return await within(deadline, self.name, put)
-        due = None
-        if (delay, at, expires, dedup_id, dedup_window) != NO_TERMS:
-            due = due_of(delay, at, expires, "an AsyncQueue", dedup_id=dedup_id, dedup_window=dedup_window)
+        due = due_of(delay, at, expires, "an AsyncQueue", dedup_id=dedup_id, dedup_window=dedup_window)
         return await self._engine.put(Put([self._items.encode(item)]), timeout, force, due)
 
     @with_deadline()

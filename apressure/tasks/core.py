@@ -132,7 +132,7 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
             consumers=status.listeners,
             next_expiry=seconds_of(status.due),
             late_renewals=self.client.renewer.late[self.name],
-            **await self._beside(),
+            **await self._kept_beside(),
         )
 
     # What nodes need.

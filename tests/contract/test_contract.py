@@ -27,9 +27,19 @@ from apressure.testing.contract import (
 from tests.integration.files.conftest import MODES
 
 
-class TestAsyncQueue(
-    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract, DedupContract
-):
+class Limited(QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract):
+    """What all kinds of queue on a server keep."""
+
+
+class WithoutIds(Limited, DedupContract):
+    """The same, for a kind whose format keeps nothing beside a message."""
+
+
+class WithIds(Limited, ExpiryContract, DedupUntilDoneContract):
+    """The same, for kinds whose messages have ids."""
+
+
+class TestAsyncQueue(WithoutIds):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -51,9 +61,7 @@ class Together(AsyncQueue[bytes]):
         return super().consumer(*arguments, **{"shared": True, **options})
 
 
-class TestSharedConsumer(
-    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract, DedupContract
-):
+class TestSharedConsumer(WithoutIds):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -68,16 +76,7 @@ class TestSharedConsumer(
                     await queue.delete()
 
 
-class TestEventQueue(
-    QueueContract,
-    DeadLetterContract,
-    PauseContract,
-    LimitContract,
-    DelayContract,
-    ExpiryContract,
-    ScheduleContract,
-    DedupUntilDoneContract,
-):
+class TestEventQueue(WithIds):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -91,9 +90,7 @@ class TestEventQueue(
                 await queue.delete()
 
 
-class TestFakeRedis(
-    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract, DedupContract
-):
+class TestFakeRedis(WithoutIds):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
         server = fakeredis.FakeServer()
@@ -106,16 +103,7 @@ class TestFakeRedis(
             yield open_queue
 
 
-class TestFakeRedisEvents(
-    QueueContract,
-    DeadLetterContract,
-    PauseContract,
-    LimitContract,
-    DelayContract,
-    ExpiryContract,
-    ScheduleContract,
-    DedupUntilDoneContract,
-):
+class TestFakeRedisEvents(WithIds):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
         server = fakeredis.FakeServer()
@@ -128,16 +116,7 @@ class TestFakeRedisEvents(
             yield open_queue
 
 
-class TestTaskQueue(
-    QueueContract,
-    DeadLetterContract,
-    PauseContract,
-    LimitContract,
-    DelayContract,
-    ExpiryContract,
-    ScheduleContract,
-    DedupUntilDoneContract,
-):
+class TestTaskQueue(WithIds):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:
@@ -151,16 +130,7 @@ class TestTaskQueue(
                 await queue.delete()
 
 
-class TestFakeRedisTasks(
-    QueueContract,
-    DeadLetterContract,
-    PauseContract,
-    LimitContract,
-    DelayContract,
-    ExpiryContract,
-    ScheduleContract,
-    DedupUntilDoneContract,
-):
+class TestFakeRedisTasks(WithIds):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
         server = fakeredis.FakeServer()
@@ -185,16 +155,7 @@ class TestFileQueue(QueueContract, DeadLetterContract, PauseContract, DelayContr
             yield open_queue
 
 
-class TestMemoryQueue(
-    QueueContract,
-    DeadLetterContract,
-    PauseContract,
-    LimitContract,
-    DelayContract,
-    ExpiryContract,
-    ScheduleContract,
-    DedupUntilDoneContract,
-):
+class TestMemoryQueue(WithIds):
     @pytest.fixture
     async def open_queue(self) -> AsyncIterator[Opener]:
         server = MemoryServer()

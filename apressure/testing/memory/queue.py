@@ -186,7 +186,7 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         status: Status = await self._existing()
         steps, waiting = self.steps, (self.steps.puts.waiting + self.steps.once.waiting, self.steps.takes.waiting)
         common = figures(self.name, status, waiting, steps.waits.blocked, steps.counts.fields())
-        return BoundedStatistics(**common, in_flight=status.claimed, **await self._beside())
+        return BoundedStatistics(**common, in_flight=status.claimed, **await self._kept_beside())
 
     def _end(self, error: PressureError) -> int:
         steps = self.steps

@@ -9,7 +9,6 @@ for i = 1, count do
     place = place + 1
     letter = put and string.sub(put, place, place) or ''
     if letter == 'k' then notes[#notes + 1], notes[#notes + 2] = unpack(chosen[place]) end
-    if letter == 'd' then letter = 'e' end
   end
   if letter == '' then break end
   told = told .. letter
