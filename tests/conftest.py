@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -30,6 +31,11 @@ pytest_plugins = ("tests.parallel", "tests.processes", "tests.selection", "tests
 REQUIRE_ALL = os.environ.get("APRESSURE_REQUIRE_ALL") == "1"
 
 _failed = pytest.StashKey[bool]()
+
+# A run starts hundreds of processes. With this variable, which images of containers like to set, each of them compiles
+# the package and the tests again, which takes three times as long as to start it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A run in the background or under nohup ignores signals, and so would every command that tests interrupt.
 for _signal, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):

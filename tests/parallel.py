@@ -5,6 +5,8 @@ Most tests wait for servers and for other processes, so there are more workers t
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 from collections import Counter
 from typing import Any
@@ -51,6 +53,29 @@ def unit_of(nodeid: str) -> str:
 def node_of(unit: str) -> int:
     """Return the order of the units: the longest first, so that none of them starts last."""
     return next((place for place, prefix in enumerate(LONGEST_FIRST) if unit.startswith(prefix)), len(LONGEST_FIRST))
+
+
+def share(files: list[str], number: int, count: int) -> list[str]:
+    """Return which of the files one of several workers compiles."""
+    return sorted(files)[number::count]
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Import a share of all test files, before each worker collects all of them.
+
+    pytest rewrites the assertions of a file when it is first imported, which takes most of the time of a collection.
+    Every worker would do that for every file. What it does for its share, the others find compiled.
+    """
+    config = session.config
+    if not hasattr(config, "workerinput") or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    given = config.workerinput
+    root = config.rootpath
+    files = [str(path.relative_to(root)) for place in config.args for path in (root / place).rglob("test_*.py")]
+    for file in share(files, int(given["workerid"].removeprefix("gw")), given["workercount"]):
+        # A file that cannot be imported fails again in the collection, which says so.
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(file.removesuffix(".py").replace(os.sep, "."))
 
 
 @pytest.hookimpl(optionalhook=True)

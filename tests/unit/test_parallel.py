@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.support import Recorder, Row
-from tests.parallel import node_of, unit_of, workers
+from tests.parallel import node_of, share, unit_of, workers
 from tests.processes import run
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +36,13 @@ def test_the_classes_of_the_contract_are_units() -> None:
     file = "tests/contract/test_contract.py"
     assert unit_of(f"{file}::TestA::test_a[a::b]") == unit_of(f"{file}::TestA::test_b") == f"{file}::TestA"
     assert unit_of("tests/contract/test_pipe.py::test_a[c::d]") == "tests/contract/test_pipe.py"
+
+
+def test_each_file_is_compiled_by_one_of_the_workers() -> None:
+    files = [f"tests/test_{letter}.py" for letter in "gfedcba"]
+    shares = [share(files, number, 3) for number in range(3)]
+    assert sorted(sum(shares, [])) == sorted(files)
+    assert {len(one) for one in shares} == {2, 3}
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])
