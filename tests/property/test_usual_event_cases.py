@@ -87,9 +87,8 @@ end
 return found"""
 
 
-def write(db: redis.Redis, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def write(pipe: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
     values, held = state
-    pipe = db.pipeline(transaction=False)
     pipe.flushdb()
     for name, word in zip(NAMES, WORDS, strict=True):
         value = values[word]
@@ -106,7 +105,6 @@ def write(db: redis.Redis, state: tuple[dict[str, Any], dict[str, Any]]) -> None
     for name, one in LOCKS.items():
         if held[one] is not None:
             pipe.set(name, held[one], px=HOUR)
-    pipe.execute()
 
 
 def settled(value: Any) -> Any:
@@ -119,13 +117,14 @@ def settled(value: Any) -> Any:
 
 
 def run(db: redis.Redis, source: str, state: Any, arguments: list[Any]) -> tuple[Any, dict[str, Any]]:
-    write(db, state)
-    answer = answer_of(db, source, NAMES, arguments)
+    pipe = db.pipeline(transaction=False)
+    write(pipe, state)
+    answer, found = answer_of(pipe, source, NAMES, arguments, READ)
     waits = (b"empty", b"watch", b"turn", b"draining", b"limited", b"paused")
     if isinstance(answer, list) and len(answer) == 2 and answer[1][0] in waits:
         answer[1][1] = answer[1][1] > 0  # milliseconds
         answer[1][3:] = [one > 0 for one in answer[1][3:]]
-    return answer, {key.decode(): (settled(value), lives) for key, value, lives in db.eval(READ, 0)}
+    return answer, {key.decode(): (settled(value), lives) for key, value, lives in found}
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)

@@ -89,8 +89,7 @@ end
 return found"""
 
 
-def write(db: redis.Redis, state: dict[str, Any]) -> None:
-    pipe = db.pipeline(transaction=False)
+def write(pipe: Any, state: dict[str, Any]) -> None:
     pipe.flushdb()
     for word, value in state.items():
         key = WHERE[word]
@@ -104,7 +103,6 @@ def write(db: redis.Redis, state: dict[str, Any]) -> None:
             pipe.hset(key, mapping=value)
         elif value is not None:
             pipe.set(key, value)
-    pipe.execute()
 
 
 def timeless(kind: bytes, value: Any) -> Any:
@@ -118,9 +116,10 @@ def timeless(kind: bytes, value: Any) -> Any:
 
 
 def run(db: redis.Redis, source: str, state: dict[str, Any], arguments: list[Any]) -> tuple[Any, dict[str, Any]]:
-    write(db, state)
-    answer = answer_of(db, source, NAMES, arguments)
-    return answer, {key.decode(): (timeless(kind, value), lives) for key, kind, value, lives in db.eval(READ, 0)}
+    pipe = db.pipeline(transaction=False)
+    write(pipe, state)
+    answer, found = answer_of(pipe, source, NAMES, arguments, READ)
+    return answer, {key.decode(): (timeless(kind, value), lives) for key, kind, value, lives in found}
 
 
 @pytest.mark.parametrize("call", CALLS)
