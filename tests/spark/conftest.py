@@ -20,7 +20,7 @@ from apressure.spark.engine.steps import server_of
 from apressure.spark.options import Options
 from tests.servers import admin, refresh
 from tests.spark.pipelines import Pipeline, placed
-from tests.spark.quick import QUICK
+from tests.spark.quick import QUICK, unzipped_home
 
 PATIENCE = 240.0
 """Seconds to wait for something that should happen."""
@@ -52,14 +52,17 @@ def why_not() -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A session on two cores."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    made = pressure.session(
-        "tests",
-        "local[2]",
-        {**QUICK, "spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"},
-    )
+    with pytest.MonkeyPatch.context() as patches:
+        # For this Java only. What starts Spark in processes of its own has the home of an installation.
+        patches.setenv("SPARK_HOME", os.fspath(unzipped_home(tmp_path_factory.mktemp("home") / "spark")))
+        made = pressure.session(
+            "tests",
+            "local[2]",
+            {**QUICK, "spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"},
+        )
     made.sparkContext.setLogLevel("OFF")
     yield made
     made.stop()
