@@ -53,7 +53,7 @@ from apressure.pressure.queue import AsyncQueue
 if TYPE_CHECKING:
     from apressure.concurrency.backoff import Backoff
     from apressure.core.consumer import QueueConsumer
-    from apressure.core.limits import Limits, Rate
+    from apressure.core.limits import KeyLimit, Limits, Rate
     from apressure.core.occasions import Schedule
     from apressure.core.producer import QueueProducer
     from apressure.events.consumer import EventConsumers
@@ -114,6 +114,7 @@ __all__ = [
     "FileQueueOptions",
     "FileQueueStatistics",
     "Hold",
+    "KeyLimit",
     "LeaseLostError",
     "Limits",
     "Many",
@@ -188,6 +189,7 @@ _LATER = {
     "Piped": "apressure.service.pipe",
     "Producer": "apressure.pressure.producer",
     "QueueConsumer": "apressure.core.consumer",
+    "KeyLimit": "apressure.core.limits",
     "Limits": "apressure.core.limits",
     "QueueProducer": "apressure.core.producer",
     "Rate": "apressure.core.limits",

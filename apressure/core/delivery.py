@@ -230,7 +230,7 @@ class LeasedDelivery(Claimed, Generic[T]):
                 raises what `ack` does. If the file system refuses to keep the error, the message is given back without
                 it. Cancelled, it does not wait.
         """
-        due = due_of(delay, None)
+        due = due_of({"delay": delay})
         if error is not None:
             self.note_error(error)
         if due is not None and self._is_last():

@@ -1,13 +1,14 @@
-"""On what terms a message is put or goes back: `delay=`, `at=`, `expires=` and `dedup_id=`."""
+"""On what terms a message is put or goes back: `delay=`, `at=`, `expires=`, `key=` and `dedup_id=`."""
 
 from __future__ import annotations
 
 import time
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict
 
 from apressure import validation
 from apressure.core.dedup import Dedup, dedup_of
+from apressure.exceptions import UnsupportedError
 
 MOST_DELAY: Final = 315_360_000.0
 """Seconds (ten years): the longest delay, and the longest time until a message expires."""
@@ -16,20 +17,42 @@ EXPIRED: Final = b"expired\t"
 """Why a message that has expired is a dead letter, as `dead_letters.encode` writes errors."""
 
 
+MOST_KEY: Final = 512
+"""Bytes: the longest key."""
+
+
+class ManyTerms(TypedDict, total=False):
+    """On what terms messages are put with `put_many`: keyword arguments, as `put` documents them."""
+
+    delay: float | None
+    at: datetime | None
+    expires: float | None
+    key: str | None
+
+
+class PutTerms(ManyTerms, total=False):
+    """On what terms a message is put: keyword arguments, as `put` documents them."""
+
+    dedup_id: str | None
+    dedup_window: float | None
+
+
 class Due(NamedTuple):
-    """When a message is due, when it expires, and whether it may be a repeat; by the clock of its server.
+    """When a message is due, when it expires, its key, and whether it may be a repeat; by the clock of its server.
 
     Attributes:
         milliseconds: After it was accepted; with `absolute`, since 1970. 0 is at once.
         absolute: What `milliseconds` counts from.
         expires: Milliseconds after it was accepted from which on it is not delivered; None for never.
         dedup: What tells a repeat of it; None if repeats are put, too.
+        key: Its key; empty for none.
     """
 
     milliseconds: int
     absolute: bool = False
     expires: int | None = None
     dedup: Dedup | None = None
+    key: bytes = b""
 
     def at(self, now: float) -> int:
         """Return the milliseconds since 1970, `now` being these."""
@@ -39,33 +62,66 @@ class Due(NamedTuple):
     def encoded(self) -> bytes:
         """The argument of a script: milliseconds after now, or `@` and milliseconds since 1970.
 
-        Behind that, of a message that expires, `!` and the milliseconds until then.
+        Behind that, of a message that expires, `!` and the milliseconds until then, and of one with a key `#` and that.
         """
         return b"%s%d%s" % (b"@" if self.absolute else b"", self.milliseconds, self.end)
 
     @property
     def end(self) -> bytes:
         """What is behind the time in the argument of a script."""
-        return b"" if self.expires is None else b"!%d" % self.expires
+        end = b"" if self.expires is None else b"!%d" % self.expires
+        return b"%s#%s" % (end, self.key) if self.key else end
 
 
-def due_of(
-    delay: Any, at: Any, expires: Any = None, unable: str = "", *, dedup_id: Any = None, dedup_window: Any = None
-) -> Due | None:  # fmt: skip
+def due_of(terms: PutTerms | ManyTerms, name: str = "", unable: str = "", keyless: str = "") -> Due | None:
     """Return on what terms a message is put; None for at once, without an end, and as often as it is put.
 
-    `unable` is the kind of queue, if it knows nothing of a message but its contents.
+    Args:
+        terms: What the program said.
+        name: The queue's name, for errors.
+        unable: The kind of queue, if it knows nothing of a message but its contents.
+        keyless: Why the queue cannot tell the messages of a key, if it cannot.
 
     Raises:
-        TypeError: `delay` or `expires` is not a number, or `at` is not a datetime.
+        TypeError: `delay` or `expires` is not a number, `at` is not a datetime, `key` is not a string, or there is no
+            such argument.
         ValueError: `delay` and `at` are given; one is negative or more than ten years away; `at` has no time zone; the
-            message would expire before it is due, or cannot expire; or what tells a repeat is invalid.
+            message would expire before it is due, or cannot expire; the key is empty or too long; or what tells a
+            repeat is invalid.
+        UnsupportedError: There is a key, and the queue knows no keys.
     """
-    if delay is None and at is None and expires is None and dedup_id is None and dedup_window is None:
+    if not terms:
         return None  # as in most puts
-    due = _expiring(_due(delay, at), expires, unable)
-    dedup = dedup_of(dedup_id, dedup_window, unable)
-    return due if dedup is None else (due or Due(0))._replace(dedup=dedup)
+    given: dict[str, Any] = {**terms}
+    due = _expiring(_due(given.pop("delay", None), given.pop("at", None)), given.pop("expires", None), unable)
+    key = _key(given.pop("key", None))
+    if key and keyless:
+        raise knows_no_keys(name, keyless)
+    dedup = dedup_of(given.pop("dedup_id", None), given.pop("dedup_window", None), unable)
+    if given:
+        raise TypeError(f"put has no argument {next(iter(given))!r}")
+    return (due or Due(0))._replace(dedup=dedup, key=key) if key or dedup is not None else due
+
+
+def knows_no_keys(name: str, why: str) -> UnsupportedError:
+    """The error for a queue that cannot tell the messages of a key."""
+    return UnsupportedError(
+        f"{why}, so it cannot tell the messages of a key: use an EventQueue or TaskQueue with the address of its Redis "
+        "or Valkey server. Nothing has changed",
+        name=name,
+    )
+
+
+def _key(key: Any) -> bytes:
+    if key is None:
+        return b""
+    try:
+        encoded = validation.text(key, "key").encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"key must be text that UTF-8 can encode: {error}") from None
+    if not 0 < len(encoded) <= MOST_KEY:
+        raise ValueError(f"key must have 1 to {MOST_KEY} bytes, not {len(encoded)}")
+    return encoded
 
 
 def _expiring(due: Due | None, expires: Any, unable: str) -> Due | None:

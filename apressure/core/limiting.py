@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar, Final, Protocol, cast
 
 from apressure import validation
 from apressure.concurrency.deadline import with_deadline
 from apressure.core.administration import Administration
-from apressure.core.limits import Limits
+from apressure.core.due import knows_no_keys
+from apressure.core.limits import Changes, Limits
 from apressure.exceptions import UnsupportedError
 
 MOST: Final = 10**9
@@ -16,15 +18,34 @@ LONGEST_HOLD: Final = MOST / 1000
 """Seconds."""
 FASTEST: Final = 1000
 """The most messages in a millisecond that a rate may allow."""
+MOST_POINTER: Final = 512
+"""Characters: the longest JSON pointer."""
+
+
+_POINTER: Final = re.compile(r"(/([^~/]|~[01])*)+")
+
+
+def pointer_of(pointer: str) -> None:
+    """Check a JSON pointer.
+
+    Raises:
+        TypeError, ValueError: It is none.
+    """
+    if not _POINTER.fullmatch(validation.text(pointer, "pointer")) or len(pointer) > MOST_POINTER:
+        raise ValueError(
+            f"pointer must be a JSON pointer of up to {MOST_POINTER} characters, such as '/customer/id', not "
+            f"{pointer[:100]!r}"
+        )
 
 
 class LimitSteps(Protocol):
     """The step of a driver that changes limits."""
 
-    async def limit(self, changes: dict[str, int | None], expected: bool) -> None:
+    async def limit(self, changes: Changes, expected: bool) -> None:
         """Set `count`, `per` (milliseconds) and `burst` of the rate, `concurrency`, or `held` (milliseconds from now).
 
-        None removes a limit. 0 for `held` ends a hold; any other number makes it no shorter than it is.
+        Also `key_most` (0 for any number), `key_fair` and `key_pointer`: see `set_key`. None removes a limit. 0 for
+        `held` ends a hold; any other number makes it no shorter than it is.
         """
 
 
@@ -33,6 +54,9 @@ class Limiting(Administration):
 
     _unable_to_limit: ClassVar[str] = ""
     """What this kind of queue is called in the error, if it cannot limit its consumers."""
+
+    _keyless: str = ""
+    """Why this queue cannot tell the messages of a key, if it cannot."""
 
     @with_deadline()
     async def set_rate(
@@ -122,11 +146,51 @@ class Limiting(Administration):
         if milliseconds:
             self._give_back_unseen()
 
+    @with_deadline()
+    async def set_key(
+        self, pointer: str | None = None, at_most: int | None = 1, *, fair: bool = True, deadline: float | None = None
+    ) -> None:
+        """Say how many messages of the same key are handled at a time, in all processes together. It lasts.
+
+        The key is what `put(key=)` says, or what is at `pointer` in the message: a customer, an account, a file. With
+        `at_most=1`, the messages of a key are handled one at a time, in order. That includes messages that come again:
+        one that is tried again, at once or after a delay, or whose worker died, comes before the others of its key. A
+        message without a key waits for no other one.
+
+        A queue to which `put(key=)` has put something handles one of a key at a time, until this says otherwise.
+
+        Args:
+            pointer: Where the key is in messages of JSON that were put without one: a JSON pointer (RFC 6901) to a
+                text, a number or a truth, such as `"/customer/id"`; `"/partitionkey"` in CloudEvents. The server looks
+                when a message is next, so producers need not know. None for nowhere.
+            at_most: How many; None for any number.
+            fair: Keys take turns: a key with many messages delays another one by no more than one message. False hands
+                out what came first. With `at_most=None` and False, keys do not matter any more.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Raises:
+            UnsupportedError: It is an AsyncQueue or a FileQueue, or has an `okq://` address.
+            PressureError: As for `set_rate`.
+            TypeError, ValueError: An argument is invalid.
+
+        Cancelled, it is changed or not; setting it again is safe. What is in flight when it is set counts where its key
+        was known before. Programs that are not apressure's do not know of keys, and take what they want.
+        """
+        if self._keyless:
+            raise knows_no_keys(self.name, self._keyless)
+        if pointer is not None:
+            pointer_of(pointer)
+        if at_most is not None:
+            validation.whole(at_most, "at_most", 1, MOST, "messages")
+        if not isinstance(fair, bool):
+            raise TypeError(f"fair must be True or False, not {type(fair).__name__}")
+        await self._limit({"key_most": at_most or 0, "key_fair": int(fair), "key_pointer": pointer})
+
     async def limits(self, *, deadline: float | None = None) -> Limits:
         """Return the limits of the queue. It raises as `statistics` does."""
         return (await self.statistics(deadline=deadline)).limits
 
-    async def _limit(self, changes: dict[str, int | None]) -> None:
+    async def _limit(self, changes: Changes) -> None:
         if self._unable_to_limit:
             raise UnsupportedError(
                 f"{self._unable_to_limit} cannot limit its consumers, since no server counts for all of them: use "

@@ -1,8 +1,9 @@
-"""The limits of a queue as data: its rate, how many messages may be in flight, and whether it is held."""
+"""The limits of a queue as data: its rate, how many messages may be in flight, of which key, and whether it is held."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Final
 
 
@@ -26,6 +27,26 @@ class Rate:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class KeyLimit:
+    """How many messages of the same key are handled at a time; see `set_key`.
+
+    Attributes:
+        at_most: So many; None for any number.
+        pointer: Where the key is in messages of JSON that were put without one: a JSON pointer. None for nowhere.
+        fair: Keys take turns. False: those go first that came first.
+    """
+
+    at_most: int | None = 1
+    pointer: str | None = None
+    fair: bool = True
+
+    def __str__(self) -> str:
+        """Say it in words, such as `1 of a key (/customer), in turns`."""
+        most = "any number" if self.at_most is None else f"{self.at_most:,}"
+        return f"{most} of a key{f' ({self.pointer})' if self.pointer else ''}{', in turns' if self.fair else ''}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
     """What limits how many messages a queue hands out, in all processes together.
 
@@ -33,11 +54,13 @@ class Limits:
         rate: The rate; None without one.
         concurrency: How many messages may be in flight; None for any number.
         held_for: Seconds for which nothing is handed out; 0 where the queue is not held.
+        key: How many of a key; None where keys do not matter.
     """
 
     rate: Rate | None = None
     concurrency: int | None = None
     held_for: float = 0.0
+    key: KeyLimit | None = None
 
     def __str__(self) -> str:
         """Say it in words, such as `nothing for 3.0 s, then at most 100 in 60 s and 20 in flight`."""
@@ -45,6 +68,8 @@ class Limits:
         most = [] if self.rate is None else [str(self.rate)]
         if self.concurrency is not None:
             most.append(f"{self.concurrency:,} in flight")
+        if self.key is not None:
+            most.append(str(self.key))
         if most:
             words.append("at most " + " and ".join(most))
         return ", then ".join(words) or "any number"
@@ -53,12 +78,22 @@ class Limits:
 UNLIMITED: Final = Limits()
 
 
-def read_limits(held: int, count: int, per: int, burst: int, concurrency: int) -> Limits:
+def read_limits(
+    held: int, count: int, per: int, burst: int, concurrency: int, key: tuple[int, int, bytes] | None = None
+) -> Limits:
     """Return what `told_limits` of the scripts says: times in milliseconds, and 0 where there is no limit."""
     rate = Rate(count, per / 1000, burst or None) if count and per else None
-    return Limits(rate, concurrency or None, held / 1000)
+    keys = None
+    if key is not None and (key[0] or key[1]):
+        most, fair, pointer = key
+        keys = KeyLimit(most or None, pointer.decode(errors="surrogateescape") or None, fair == 1)
+    return Limits(rate, concurrency or None, held / 1000, keys)
 
 
-def arguments_of(changes: dict[str, int | None]) -> list[bytes | str | int]:
+Changes = Mapping[str, int | str | None]
+"""Limits to change, by the names that the scripts give them; None removes one."""
+
+
+def arguments_of(changes: Changes) -> list[bytes | str | int]:
     """Return changes of limits as the scripts read them: names and values, where an empty one removes a limit."""
     return [one for name, value in changes.items() for one in (name, "" if value is None else value)]

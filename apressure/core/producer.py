@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterable, Iterable
-from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
+from apressure.core.due import ManyTerms, PutTerms
 from apressure.exceptions import QueueClosedError
 
 if TYPE_CHECKING:
@@ -51,34 +51,27 @@ class AnyProducer(Generic[T, Put]):
                 await self._queue.close()
 
     async def put(
-        self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None,
-        expires: float | None = None, dedup_id: str | None = None, dedup_window: float | None = None,
-        deadline: float | None = None,
+        self, item: T, timeout: float | None = None, *, deadline: float | None = None, **terms: Unpack[PutTerms],
     ) -> Put:  # fmt: skip
         """Put an item, as the queue's `put` does."""
         return await self._entered_queue().put(
-            item, timeout, delay=delay, at=at, expires=expires, dedup_id=dedup_id, dedup_window=dedup_window,
-            deadline=deadline,
+            item, timeout, deadline=deadline, **terms,
         )  # fmt: skip
 
     async def put_nowait(
-        self, item: T, *, delay: float | None = None, at: datetime | None = None, expires: float | None = None,
-        dedup_id: str | None = None, dedup_window: float | None = None, deadline: float | None = None,
+        self, item: T, *, deadline: float | None = None, **terms: Unpack[PutTerms],
     ) -> Put:  # fmt: skip
         """Put an item, as the queue's `put_nowait` does."""
         return await self.put(
-            item, 0, delay=delay, at=at, expires=expires, dedup_id=dedup_id, dedup_window=dedup_window,
-            deadline=deadline,
+            item, 0, deadline=deadline, **terms,
         )  # fmt: skip
 
     async def put_many(
-        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, delay: float | None = None,
-        at: datetime | None = None, expires: float | None = None, deadline: float | None = None,
+        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *,
+        deadline: float | None = None, **terms: Unpack[ManyTerms],
     ) -> int:  # fmt: skip
         """Put items in order, as the queue's `put_many` does."""
-        return await self._entered_queue().put_many(
-            items, timeout, delay=delay, at=at, expires=expires, deadline=deadline
-        )
+        return await self._entered_queue().put_many(items, timeout, deadline=deadline, **terms)
 
     def _entered_queue(self) -> AnyQueue[T, Any, Put]:
         if not self._entered:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
-from datetime import datetime
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, overload
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.concurrency.deadline import with_deadline, within
 from apressure.core.consumer import QueueConsumer
 from apressure.core.delivery import LeasedDelivery
-from apressure.core.due import Due, due_of
+from apressure.core.due import Due, ManyTerms, PutTerms, due_of
 from apressure.core.letters import Letters
 from apressure.core.limiting import Limiting
 from apressure.core.producer import QueueProducer
@@ -65,6 +64,9 @@ class AnyQueue(Letters[T], Schedules[T], Limiting, Generic[T, D_any, Put]):
     async def _peek(self, newest: bool) -> bytes | None:
         """Return the message that is next, or the one that was put last; None if none waits."""
 
+    def _due_of(self, terms: PutTerms | ManyTerms) -> Due | None:
+        return due_of(terms, self.name, self._unable_to_expire, self._keyless)
+
     async def prepare(self) -> None:
         """Make sure, at the beginning of a producer's block, that the object can be used."""
         self.check()
@@ -82,9 +84,7 @@ class AnyQueue(Letters[T], Schedules[T], Limiting, Generic[T, D_any, Put]):
             raise StopAsyncIteration from None
 
     async def put(
-        self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None,
-        expires: float | None = None, dedup_id: str | None = None, dedup_window: float | None = None,
-        deadline: float | None = None,
+        self, item: T, timeout: float | None = None, *, deadline: float | None = None, **terms: Unpack[PutTerms],
     ) -> Put:  # fmt: skip
         """Put an item, waiting while the queue is full.
 
@@ -99,6 +99,8 @@ class AnyQueue(Letters[T], Schedules[T], Limiting, Generic[T, D_any, Put]):
             expires: Seconds after which it is no longer delivered, from when the queue has accepted it. It becomes
                 a dead letter then, with the error `expired`, when a consumer comes upon it. What is in hand is not
                 taken back. At most ten years.
+            key: What the item is about, such as a customer: the messages of a key are handled one at a time, in order,
+                or as `set_key` says. Up to 512 bytes.
             dedup_id: A name for what the item is about, up to 1,024 bytes. A message that is put with the same one is
                 a repeat, and is refused.
             dedup_window: Seconds for which repeats are refused, from when the queue has accepted the message; at most
@@ -113,7 +115,8 @@ class AnyQueue(Letters[T], Schedules[T], Limiting, Generic[T, D_any, Put]):
             QueueFullError: The queue stayed full until the timeout. Nothing was put.
             QueueInUseError: Another client held the producer role of an AsyncQueue until the timeout. Nothing was put.
             DuplicateMessageError: It is a repeat. Nothing was put.
-            UnsupportedError: A FileQueue, or a server with an `okq://` address, knows no repeats. Nothing was put.
+            UnsupportedError: A FileQueue, or a server with an `okq://` address, knows no repeats, and no keys; an
+                AsyncQueue knows no keys. Nothing was put.
             QueueClosedError: It is closed. Nothing was put.
             QueueDoesNotExistError: It was created and deleted. An AsyncQueue must exist. Nothing was put.
             OutcomeUnknownError: The connection broke and could not be restored in time.
@@ -136,17 +139,12 @@ class AnyQueue(Letters[T], Schedules[T], Limiting, Generic[T, D_any, Put]):
                 so a delayed message has another one when it is due.
         """
         if deadline is not None:
-            put = self.put(
-                item, timeout, delay=delay, at=at, expires=expires, dedup_id=dedup_id, dedup_window=dedup_window
-            )
+            put = self.put(item, timeout, **terms)
             return await within(deadline, self.name, put)
-        unable = self._unable_to_expire
-        due = due_of(delay, at, expires, unable, dedup_id=dedup_id, dedup_window=dedup_window)
-        return await self._put_one(self._items.encode(item), timeout, due)
+        return await self._put_one(self._items.encode(item), timeout, self._due_of(terms))
 
     async def put_nowait(
-        self, item: T, *, delay: float | None = None, at: datetime | None = None, expires: float | None = None,
-        dedup_id: str | None = None, dedup_window: float | None = None, deadline: float | None = None,
+        self, item: T, *, deadline: float | None = None, **terms: Unpack[PutTerms],
     ) -> Put:  # fmt: skip
         """Put an item without waiting for room; the other arguments are those of `put`.
 
@@ -160,14 +158,13 @@ class AnyQueue(Letters[T], Schedules[T], Limiting, Generic[T, D_any, Put]):
         Cancelled, the item is in the queue, or not.
         """
         return await self.put(
-            item, 0, delay=delay, at=at, expires=expires, dedup_id=dedup_id, dedup_window=dedup_window,
-            deadline=deadline,
+            item, 0, deadline=deadline, **terms,
         )  # fmt: skip
 
     @with_deadline()
     async def put_many(
-        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, delay: float | None = None,
-        at: datetime | None = None, expires: float | None = None, deadline: float | None = None,
+        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *,
+        deadline: float | None = None, **terms: Unpack[ManyTerms],
     ) -> int:  # fmt: skip
         """Put any number of items in order, with random ids, as many in a step as there is room for.
 
@@ -181,6 +178,7 @@ class AnyQueue(Letters[T], Schedules[T], Limiting, Generic[T, D_any, Put]):
             delay: Seconds after which each is due, from when the queue has accepted it; see `put`.
             at: When all of them are due.
             expires: Seconds after which each is no longer delivered; see `put`.
+            key: The key of all of them; see `put`.
             deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Returns:
@@ -194,7 +192,7 @@ class AnyQueue(Letters[T], Schedules[T], Limiting, Generic[T, D_any, Put]):
 
         Cancelled, the first of the items are in the queue, in order, and the others are not.
         """
-        due = due_of(delay, at, expires, self._unable_to_expire)
+        due = self._due_of(terms)
 
         async def put(chunk: list[bytes], timeout: float | None, progress: Progress) -> None:
             await self._put_chunk(chunk, timeout, progress, due)

@@ -53,7 +53,8 @@ class BoundedStatistics(Statistics):
         schedules: How many schedules it has; 0 where this object cannot see them.
         dedup_ids: How many dedup ids it remembers, of which some may not count any more; 0 where this object cannot see
             them.
-        limits: How many messages it hands out: its rate, its concurrency, and whether it is held.
+        limits: How many messages it hands out: its rate, its concurrency, how many of a key, and whether it is held.
+        parked: Of `length`, messages in the line of their key: see `set_key`.
     """
 
     bound: int
@@ -66,6 +67,7 @@ class BoundedStatistics(Statistics):
     schedules: int = 0
     dedup_ids: int = 0
     limits: Limits = UNLIMITED
+    parked: int = 0
 
 
 def figures(
@@ -76,7 +78,7 @@ def figures(
     Args:
         name: The queue's name.
         looked: What a look at it told: `waiting`, `bound`, `closed`, `paused`, `delayed`, `next_due` (milliseconds),
-            `expired`, and perhaps `limits`.
+            `expired`, and perhaps `limits` and `parked`.
         waiting: How many tasks of the object are putting, and how many are getting or receiving.
         blocked: For how long its operations waited.
         counts: What it has done.
@@ -86,6 +88,7 @@ def figures(
         "name": name, "length": looked.waiting, "bound": looked.bound, "closed": looked.closed,
         "paused": looked.paused, "delayed": looked.delayed, "next_due": seconds_of(looked.next_due),
         "expired": looked.expired, "limits": getattr(looked, "limits", UNLIMITED),
+        "parked": getattr(looked, "parked", 0),
         "waiting_putters": putters, "waiting_receivers": receivers, "blocked": blocked.seconds(), **counts,
     }  # fmt: skip
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, Unpack
 
+from apressure.core.due import PutTerms
 from apressure.core.producer import QueueProducer
 
 T = TypeVar("T")
@@ -20,23 +20,19 @@ class EventProducer(QueueProducer[T], Generic[T]):
 
     async def put(
         self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
-        delay: float | None = None, at: datetime | None = None, expires: float | None = None,
-        dedup_id: str | None = None, dedup_window: float | None = None, deadline: float | None = None,
+        deadline: float | None = None, **terms: Unpack[PutTerms],
     ) -> str:  # fmt: skip
         """Put an item, as `EventQueue.put` does."""
         queue: Any = self._entered_queue()
         return await queue.put(  # type: ignore[no-any-return]
-            item, timeout, id=id, front=front, delay=delay, at=at, expires=expires, dedup_id=dedup_id,
-            dedup_window=dedup_window, deadline=deadline,
+            item, timeout, id=id, front=front, deadline=deadline, **terms,
         )  # fmt: skip
 
     async def put_nowait(
-        self, item: T, *, id: str | None = None, front: bool = False, delay: float | None = None,
-        at: datetime | None = None, expires: float | None = None, dedup_id: str | None = None,
-        dedup_window: float | None = None, deadline: float | None = None,
+        self, item: T, *, id: str | None = None, front: bool = False,
+        deadline: float | None = None, **terms: Unpack[PutTerms],
     ) -> str:  # fmt: skip
         """Put an item, as `EventQueue.put_nowait` does."""
         return await self.put(
-            item, 0, id=id, front=front, delay=delay, at=at, expires=expires, dedup_id=dedup_id,
-            dedup_window=dedup_window, deadline=deadline,
+            item, 0, id=id, front=front, deadline=deadline, **terms,
         )  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
@@ -15,7 +14,7 @@ from apressure.connection.moves import other_kind
 from apressure.connection.settings import ClientOptions
 from apressure.core.administration import AdministrationSteps
 from apressure.core.consumer import ConsumerOptions, give_back_unseen
-from apressure.core.due import Due, due_of
+from apressure.core.due import Due, PutTerms
 from apressure.core.leases.arguments import max_hold_of
 from apressure.core.letters import Chosen
 from apressure.core.objects import Fronting
@@ -123,14 +122,14 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
             from apressure.events.remote.driver import OkqDriver  # here, since few programs have an okq server
 
             self._behind = self._driver = OkqDriver(*arguments)
+            self._keyless = "okq's commands have no keys"
 
     def __repr__(self) -> str:
         return f"<EventQueue {self.name!r} at {self.client.server.address}>"
 
     async def put(
         self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
-        delay: float | None = None, at: datetime | None = None, expires: float | None = None,
-        dedup_id: str | None = None, dedup_window: float | None = None, deadline: float | None = None,
+        deadline: float | None = None, **terms: Unpack[PutTerms],
     ) -> str:  # fmt: skip
         """Put an item, waiting while the queue is full (specification: QLPUSH, QRPUSH).
 
@@ -141,12 +140,14 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
             item: The item; bytes, or what the codec takes.
             timeout: Seconds to wait for room at most; None to wait for ever, 0 for a single try.
             id: The event's id, which must not be in the queue; None for a random one (a UUID).
-            front: Put it first in line; not together with `delay`, `at`, `expires` or `dedup_id`.
+            front: Put it first in line; not together with `delay`, `at`, `expires`, `key` or `dedup_id`.
             delay: Seconds after which it is due, from when the queue has accepted it; at most ten years.
             at: When it is due, with a time zone. A time that has passed is now.
             expires: Seconds after which it is no longer delivered, from when the queue has accepted it. It becomes
                 a dead letter then, with the error `expired`, when a consumer comes upon it. What is in hand is not
                 taken back. At most ten years.
+            key: What the item is about, such as a customer: the messages of a key are handled one at a time, in order,
+                or as `set_key` says. Up to 512 bytes.
             dedup_id: A name for what the item is about, up to 1,024 bytes. A message that is put with the same one is
                 a repeat, and is refused.
             dedup_window: Seconds for which repeats are refused, from when the queue has accepted the message; at most
@@ -161,7 +162,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
             QueueFullError: The queue stayed full until the timeout. Nothing was put.
             DuplicateEventError: An event with this id waits, is delayed or in flight. Nothing was put.
             DuplicateMessageError: It is a repeat. Nothing was put.
-            UnsupportedError: A server with an `okq://` address knows no `dedup_id`. Nothing was put.
+            UnsupportedError: A server with an `okq://` address knows no `key` and no `dedup_id`. Nothing was put.
             QueueClosedError: It is closed. Nothing was put.
             QueueDoesNotExistError: It was created and deleted. Nothing was put.
             OutcomeUnknownError: The connection broke and could not be restored in time. On an okq server also: it
@@ -181,14 +182,13 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
         """
         if deadline is not None:
             put = self.put(
-                item, timeout, id=id, front=front, delay=delay, at=at, expires=expires, dedup_id=dedup_id,
-                dedup_window=dedup_window,
+                item, timeout, id=id, front=front, **terms,
             )  # fmt: skip
             return await within(deadline, self.name, put)
-        due = due_of(delay, at, expires, dedup_id=dedup_id, dedup_window=dedup_window)
+        due = self._due_of(terms)
         if front and due is not None:
             raise ValueError(
-                "such an event joins the end of the line: give front=True, or delay=, at=, expires= or dedup_id="
+                "such an event joins the end of the line: give front=True, or delay=, at=, expires=, key= or dedup_id="
             )
         event_id = new_id() if id is None else checked(id)
         event = event_id, self._items.encode(item)
@@ -198,9 +198,8 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
         return event_id.decode(errors="surrogateescape")
 
     async def put_nowait(
-        self, item: T, *, id: str | None = None, front: bool = False, delay: float | None = None,
-        at: datetime | None = None, expires: float | None = None, dedup_id: str | None = None,
-        dedup_window: float | None = None, deadline: float | None = None,
+        self, item: T, *, id: str | None = None, front: bool = False,
+        deadline: float | None = None, **terms: Unpack[PutTerms],
     ) -> str:  # fmt: skip
         """Put an item without waiting for room; the arguments are those of `put`.
 
@@ -214,8 +213,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
         Cancelled, the item is in the queue, or not.
         """
         return await self.put(
-            item, 0, id=id, front=front, delay=delay, at=at, expires=expires, dedup_id=dedup_id,
-            dedup_window=dedup_window, deadline=deadline,
+            item, 0, id=id, front=front, deadline=deadline, **terms,
         )  # fmt: skip
 
     def producer(self, close: bool = True) -> EventProducer[T]:

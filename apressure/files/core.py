@@ -43,6 +43,7 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
     _KIND = "queue object"
     _a_kind: ClassVar[str] = "a FileQueue"
     _unable_to_limit: ClassVar[str] = "a FileQueue"
+    _keyless = "a FileQueue has no server that counts for all processes"
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()

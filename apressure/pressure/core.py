@@ -23,7 +23,7 @@ from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
 from apressure.items import Progress
 from apressure.pressure.engine.answers import missing
-from apressure.pressure.engine.batching import MAX_MESSAGES, put_chunk
+from apressure.pressure.engine.batching import KEYLESS, MAX_MESSAGES, put_chunk
 from apressure.pressure.engine.requeueing import Revival, letters, revival
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic
 
     _max_bound: ClassVar[int] = 10**15
     _put_most: ClassVar[int] = MAX_MESSAGES
+    _unable_to_expire: ClassVar[str] = "an AsyncQueue"
+    _keyless = KEYLESS
 
     client: Client
     _engine: Scripted | Plain

@@ -122,7 +122,7 @@ class Delivery(Generic[T]):
             TypeError, ValueError: The error is neither an exception nor a text, or `delay` is invalid. The message
                 stays in flight.
         """
-        due = None if delay is None else due_of(delay, None)
+        due = None if delay is None else due_of({"delay": delay})
         self._check()
         if error is not None:
             self.note_error(error)

@@ -6,22 +6,21 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
-from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from apressure import logs, validation
 from apressure.concurrency import background
 from apressure.concurrency.deadline import within
 from apressure.concurrency.settle import set_result_once, wait_for_answer
-from apressure.core.due import Due, due_of
+from apressure.core.due import Due, ManyTerms, PutTerms, due_of
 from apressure.core.leases.clock import Term, since_boot
 from apressure.core.leases.renewal import Renewal
 from apressure.core.producer import AnyProducer
 from apressure.core.waiting import Wait
 from apressure.exceptions import LeaseLostError, PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.items import Items
-from apressure.pressure.engine.batching import Put, put_chunk
+from apressure.pressure.engine.batching import KEYLESS, Put, put_chunk
 
 if TYPE_CHECKING:
     from apressure.pressure.engine.engine import Scripted
@@ -59,9 +58,7 @@ class Producer(AnyProducer[T, None]):
                 await self._engine.close(timeout=None)  # it waits for an exclusive one of this object, too
 
     async def put(
-        self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None,
-        expires: float | None = None, dedup_id: str | None = None, dedup_window: float | None = None,
-        deadline: float | None = None,
+        self, item: T, timeout: float | None = None, *, deadline: float | None = None, **terms: Unpack[PutTerms],
     ) -> None:  # fmt: skip
         """Put an item, as `AsyncQueue.put` does.
 
@@ -70,23 +67,21 @@ class Producer(AnyProducer[T, None]):
         """
         queue = self._entered_queue()
         if deadline is not None:
-            put = self.put(
-                item, timeout, delay=delay, at=at, expires=expires, dedup_id=dedup_id, dedup_window=dedup_window
-            )
+            put = self.put(item, timeout, **terms)
             return await within(deadline, queue.name, put)
-        due = due_of(delay, at, expires, "an AsyncQueue", dedup_id=dedup_id, dedup_window=dedup_window)
+        due = due_of(terms, queue.name, "an AsyncQueue", KEYLESS)
         return await self._send(Put([self._items.encode(item)]), timeout, due=due)
 
     async def put_many(
-        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *, delay: float | None = None,
-        at: datetime | None = None, expires: float | None = None, deadline: float | None = None,
+        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *,
+        deadline: float | None = None, **terms: Unpack[ManyTerms],
     ) -> int:  # fmt: skip
         """Put items in order, as `AsyncQueue.put_many` does."""
         queue = self._entered_queue()
         if deadline is not None:
-            put = self.put_many(items, timeout, delay=delay, at=at, expires=expires)
+            put = self.put_many(items, timeout, **terms)
             return await within(deadline, queue.name, put)
-        send = partial(self._send, due=due_of(delay, at, expires, "an AsyncQueue"))
+        send = partial(self._send, due=due_of(terms, queue.name, "an AsyncQueue", KEYLESS))
         return await queue.put_chunks(items, timeout, partial(put_chunk, send))
 
 

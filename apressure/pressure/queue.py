@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
@@ -12,7 +11,7 @@ from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.deadline import with_deadline, within
 from apressure.connection.client import Client, client_of
 from apressure.connection.settings import ClientOptions
-from apressure.core.due import due_of
+from apressure.core.due import ManyTerms, PutTerms
 from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.items import Items
 from apressure.pressure.core import Core
@@ -112,9 +111,8 @@ class AsyncQueue(Core[T]):
             self._behind = self._engine = Plain(self.client, keys, name, client is None)
 
     async def put(
-        self, item: T, timeout: float | None = None, force: bool = False, *, delay: float | None = None,
-        at: datetime | None = None, expires: float | None = None, dedup_id: str | None = None,
-        dedup_window: float | None = None, deadline: float | None = None,
+        self, item: T, timeout: float | None = None, force: bool = False, *,
+        deadline: float | None = None, **terms: Unpack[PutTerms],
     ) -> None:  # fmt: skip
         """Put an item, waiting while the queue is full or another client has the producer role (specification: Put).
 
@@ -131,6 +129,7 @@ class AsyncQueue(Core[T]):
             delay: Seconds after which it is due, from when the queue has accepted it; at most ten years.
             at: When it is due, with a time zone. A time that has passed is now.
             expires: Must be None: it keeps no time beside a message. EventQueue and TaskQueue can.
+            key: Must be None: it keeps nothing beside a message. EventQueue and TaskQueue can.
             dedup_id: A name for what the item is about: a message that is put with the same one within the window is a
                 repeat, and is refused. See `apressure.Queue.put`.
             dedup_window: Seconds for which repeats are refused. Needed with `dedup_id`.
@@ -152,18 +151,15 @@ class AsyncQueue(Core[T]):
         then raises: the item is in the queue, or not. `timeout=` gives a certain answer.
         """
         if deadline is not None:
-            put = self.put(
-                item, timeout, force, delay=delay, at=at, expires=expires, dedup_id=dedup_id, dedup_window=dedup_window
-            )
+            put = self.put(item, timeout, force, **terms)
             return await within(deadline, self.name, put)
-        due = due_of(delay, at, expires, "an AsyncQueue", dedup_id=dedup_id, dedup_window=dedup_window)
+        due = self._due_of(terms)
         return await self._engine.put(Put([self._items.encode(item)]), timeout, force, due)
 
     @with_deadline()
     async def put_many(
         self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, force: bool = False,
-        *, delay: float | None = None, at: datetime | None = None,
-        expires: float | None = None, deadline: float | None = None,
+        *, deadline: float | None = None, **terms: Unpack[ManyTerms],
     ) -> int:  # fmt: skip
         """Put any number of items in order, as many in a step as there is room for.
 
@@ -187,7 +183,7 @@ class AsyncQueue(Core[T]):
 
         Cancelled, the first of the items are in the queue, in order, and the others are not.
         """
-        put = partial(self._engine.put, force=force, due=due_of(delay, at, expires, "an AsyncQueue"))
+        put = partial(self._engine.put, force=force, due=self._due_of(terms))
         return await self.put_chunks(items, timeout, partial(put_chunk, put))
 
     def producer(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar, Unpack
 
 from apressure import protocols
 from apressure.concurrency.loop_thread import LoopThread
+from apressure.core.due import ManyTerms, PutTerms
 from apressure.exceptions import QueueClosedError
 from apressure.protocols import AcknowledgesSoon, NotesErrors
 from apressure.sync.calls import give_back, put_in_chunks
@@ -168,19 +168,16 @@ class Producer(Generic[T]):
         self._loop.call(lambda: self._behind.__aexit__(kind, error, traceback))
 
     def put(
-        self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None,
-        expires: float | None = None, dedup_id: str | None = None, dedup_window: float | None = None,
+        self, item: T, timeout: float | None = None, **terms: Unpack[PutTerms],
     ) -> Any:  # fmt: skip
         """Put an item, waiting while the queue is full; see `Queue.put`."""
-        terms = {"delay": delay, "at": at, "expires": expires, "dedup_id": dedup_id, "dedup_window": dedup_window}
         return self._loop.call(lambda: self._behind.put(item, timeout, **terms))
 
     def put_many(
-        self, items: Iterable[T], timeout: float | None = None, *, delay: float | None = None,
-        at: datetime | None = None, expires: float | None = None,
+        self, items: Iterable[T], timeout: float | None = None, **terms: Unpack[ManyTerms],
     ) -> int:  # fmt: skip
         """Put items in order, waiting while the queue is full; see `Queue.put_many`."""
-        return put_in_chunks(self._loop, self._behind.put_many, items, timeout, delay=delay, at=at, expires=expires)
+        return put_in_chunks(self._loop, self._behind.put_many, items, timeout, **terms)
 
 
 class ClosingProducer(Producer[T]):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
+from apressure.core.due import ManyTerms
 from apressure.pressure import producer as producers
 from apressure.pressure.queue import AsyncQueue
 from apressure.sync.blocks import Producer
@@ -39,22 +39,17 @@ class BlockingQueue(KindQueue[T]):
     statistics = blocking(AsyncQueue[T].statistics)
 
     def put_many(
-        self, items: Iterable[T], timeout: float | None = None, force: bool = False, *, delay: float | None = None,
-        at: datetime | None = None, expires: float | None = None,
-    ) -> int:  # fmt: skip
+        self, items: Iterable[T], timeout: float | None = None, force: bool = False, **terms: Unpack[ManyTerms]
+    ) -> int:
         """Put items in order, waiting while the queue is full; see `Queue.put_many`.
 
         Args:
             items: As for `Queue.put_many`.
             timeout: As for `Queue.put_many`.
             force: Put them even when the queue is full.
-            delay: As for `Queue.put_many`.
-            at: As for `Queue.put_many`.
-            expires: Must be None.
+            **terms: As for `Queue.put_many`.
         """
-        return put_in_chunks(
-            self._loop, self._behind.put_many, items, timeout, force=force, delay=delay, at=at, expires=expires
-        )
+        return put_in_chunks(self._loop, self._behind.put_many, items, timeout, force=force, **terms)
 
     @property
     def prefix(self) -> str:

@@ -7,11 +7,11 @@ import contextlib
 import importlib
 import os
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, TypeVar, Unpack, overload
 
 from apressure.concurrency.loop_thread import LoopThread
+from apressure.core.due import ManyTerms, PutTerms
 from apressure.protocols import Destination, Source
 from apressure.sync.blocks import ClosingProducer, Consumer, Producer
 from apressure.sync.calls import blocking, give_back, put_in_chunks
@@ -177,8 +177,7 @@ class Queue(Opening, Generic[T]):
     delete = blocking(AsyncioQueue[T].delete)
 
     def put(
-        self, item: T, timeout: float | None = None, *, delay: float | None = None, at: datetime | None = None,
-        expires: float | None = None, dedup_id: str | None = None, dedup_window: float | None = None,
+        self, item: T, timeout: float | None = None, **terms: Unpack[PutTerms],
     ) -> Any:  # fmt: skip
         """Put an item, waiting while the queue is full.
 
@@ -188,6 +187,7 @@ class Queue(Opening, Generic[T]):
             delay: Seconds after which it is due; see `put` of the kind of queue.
             at: When it is due, with a time zone.
             expires: Seconds after which it is no longer delivered.
+            key: What it is about: messages of a key are handled one at a time.
             dedup_id: A name for what it is about: a repeat is refused.
             dedup_window: Seconds for which repeats are refused; None until the message is done.
 
@@ -201,12 +201,10 @@ class Queue(Opening, Generic[T]):
 
         After Ctrl-C the item is in the queue, or not; while `put` waits for room, it is not.
         """
-        terms = {"delay": delay, "at": at, "expires": expires, "dedup_id": dedup_id, "dedup_window": dedup_window}
         return self._loop.call(lambda: self._behind.put(item, timeout, **terms))
 
     def put_many(
-        self, items: Iterable[T], timeout: float | None = None, *, delay: float | None = None,
-        at: datetime | None = None, expires: float | None = None,
+        self, items: Iterable[T], timeout: float | None = None, **terms: Unpack[ManyTerms],
     ) -> int:  # fmt: skip
         """Put items in order, waiting while the queue is full; returns how many.
 
@@ -217,13 +215,14 @@ class Queue(Opening, Generic[T]):
             delay: Seconds after which each is due.
             at: When all of them are due.
             expires: Seconds after which each is no longer delivered.
+            key: The key of all of them.
 
         Raises:
             QueueFullError, QueueClosedError, PressureError: As for `put`. `accepted` says how many were put before.
 
         After Ctrl-C the first of the items are in the queue, in order, and the others are not.
         """
-        return put_in_chunks(self._loop, self._behind.put_many, items, timeout, delay=delay, at=at, expires=expires)
+        return put_in_chunks(self._loop, self._behind.put_many, items, timeout, **terms)
 
     def receive(self, timeout: float | None = None, lease: float | None = None) -> Delivery[T]:
         """Receive a message, waiting while the queue is empty. It is in flight until you acknowledge it.

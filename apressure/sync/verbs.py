@@ -55,6 +55,7 @@ class KindQueue(Queue[T]):
     run_schedule = blocking(queues.Queue[T, Any].run_schedule)
     schedules = blocking(queues.Queue[T, Any].schedules)
     set_concurrency = blocking(queues.Queue[T, Any].set_concurrency)
+    set_key = blocking(queues.Queue[T, Any].set_key)
     set_rate = blocking(queues.Queue[T, Any].set_rate)
     unblock = blocking(queues.Queue[T, Any].unblock)
     wait_closed = blocking(queues.Queue[T, Any].wait_closed)

@@ -18,6 +18,7 @@ from apressure.exceptions import ServerError, TaskDoesNotExistError, TaskStatusE
 from apressure.tasks.codec import TaskCodec
 from apressure.tasks.core import Core
 from apressure.tasks.engine.answers import Status, raw
+from apressure.tasks.engine.keys import parked
 from apressure.tasks.engine.steps import MAX_DELETED, ids_in
 from apressure.tasks.nodes.consumer import TaskConsumer
 from apressure.tasks.options import DEFAULT_RESULT_TTL, OnOrphan, Purgeable, one_of, refuse_unfit, time_of, ttl_of
@@ -293,6 +294,7 @@ class TaskQueue(Core[T]):
         keys = self.steps.keys
         for listed, key, command in (
             (("pending",), keys.pending, b"LRANGE"),
+            (("pending",), keys.lines, b"ZRANGE"),
             (("scheduled",), keys.scheduled, b"ZRANGE"),
             (("reserved", "started"), keys.leases, b"ZRANGE"),
             (("reserved", "started"), keys.listeners, b"SMEMBERS"),
@@ -303,7 +305,7 @@ class TaskQueue(Core[T]):
                 continue
             if key != keys.listeners:
                 async for ids in ids_in(self.client, key, command, backwards=key == keys.pending):
-                    yield ids
+                    yield [parked(one) for one in ids] if key == keys.lines else ids
                 continue
             for listener in sorted(await self.client.connection.ask(command, key, reads=True)):
                 try:

@@ -83,6 +83,7 @@ COUNTS: Final = {
     "expired": Family("queue_expired_messages", "Messages that have expired since the queue was created."),
     "schedules": Family("queue_schedules", "Schedules of the queue.", unit="{schedule}"),
     "dedup_ids": Family("queue_dedup_ids", "Dedup ids that the queue remembers.", unit="{id}"),
+    "parked": Family("queue_parked_messages", "Of the messages that wait, those in the line of their key."),
     "dead_letters": Family("queue_dead_letter_messages", "Dead letters, of kinds that keep them beside the queue."),
     "scheduled": Family("queue_scheduled_messages", "Tasks that wait for their time."),
     "started": Family("queue_started_messages", "Tasks that run."),
@@ -95,6 +96,7 @@ COUNTS: Final = {
 
 RATE: Final = Family("queue_rate_limit", "Messages a second that it may hand out. Absent without a rate.", unit="1")
 CONCURRENCY: Final = Family("queue_concurrency_limit", "Messages that may be in flight. Absent without a limit.")
+OF_A_KEY: Final = Family("queue_key_limit", "Messages of a key that may be handled at a time. Absent without a limit.")
 HELD: Final = Family("queue_held_seconds", "For how long it hands out nothing; 0 if it is not held.", unit="s")
 BOUND: Final = Family("queue_bound_messages", "The most messages that may wait. Absent without a bound.")
 PRODUCERS: Final = Family("queue_producers", "1 if a client has the producer role.", unit="{client}")
@@ -193,10 +195,9 @@ FAMILIES: Final = tuple(
     {
         family.name: family
         for family in (
-            UP, SAMPLED, EXISTS, *COUNTS.values(), HELD, RATE, CONCURRENCY, BOUND, PRODUCERS, CONSUMERS, HOLDER,
-            HELD_SINCE, SCHEDULE_NEXT,
-            SCHEDULE_LAST, SCHEDULE_PUTS, *TOTALS.values(), OLDEST, DRAIN, *LOCAL.values(),
-            BLOCKED, *HANDLED.values(), DURATION,
+            UP, SAMPLED, EXISTS, *COUNTS.values(), HELD, RATE, CONCURRENCY, OF_A_KEY, BOUND, PRODUCERS, CONSUMERS,
+            HOLDER, HELD_SINCE, SCHEDULE_NEXT, SCHEDULE_LAST, SCHEDULE_PUTS,
+            *TOTALS.values(), OLDEST, DRAIN, *LOCAL.values(), BLOCKED, *HANDLED.values(), DURATION,
         )
     }.values()
 )  # fmt: skip

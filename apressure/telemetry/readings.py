@@ -19,6 +19,7 @@ from apressure.telemetry.families import (
     HELD_SINCE,
     HOLDER,
     LOCAL,
+    OF_A_KEY,
     OLDEST,
     PRODUCERS,
     RATE,
@@ -76,6 +77,8 @@ def _of_queue(key: tuple[str, str], sample: Sample) -> Iterator[Reading]:
             yield Reading(RATE, key, limits.rate.count / limits.rate.per)
         if limits.concurrency is not None:
             yield Reading(CONCURRENCY, key, float(limits.concurrency))
+        if limits.key is not None and limits.key.at_most is not None:
+            yield Reading(OF_A_KEY, key, float(limits.key.at_most))
     for value, family in ((sample.oldest, OLDEST), (sample.drain, DRAIN)):
         if value is not None:
             yield Reading(family, key, value)

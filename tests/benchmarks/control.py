@@ -12,6 +12,8 @@ Usage: python -m tests.benchmarks.control [--quick] [--against DIRECTORY] [--kin
 - "limited / plain": items a second through a queue with a rate that is never reached and a limit of concurrency, as a
   ratio to one without limits.
 - "once / plain": items a second, each put with a dedup id of its own and a window, as a ratio to none.
+- "keys / plain": items a second, each put with one of 10,000 keys, as a ratio to none.
+- "beside parked": the same while 100,000 items wait in the line of another key, as a ratio to none of them.
 - With `--libraries`, docket and BullMQ (its Python package) are installed there, and their lateness is measured, too.
 - With `--against`, another checkout runs the plain puts and gets in turn: what a queue pays that uses none of it.
   Processes differ by some per cent, so each repetition has new ones.
@@ -24,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import functools
 import json
 import os
@@ -37,6 +40,7 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from apressure import QueueEmptyError
 from tests.benchmarks.cpu import opened
 from tests.environments import ROOT, environment, last_line
 from tests.servers import CannotRun
@@ -44,7 +48,8 @@ from tests.servers import CannotRun
 KINDS: Final = ("AsyncQueue", "EventQueue", "TaskQueue", "FileQueue")
 GOALS: Final = {
     "delayed / plain": 0.7, "beside ten": 0.7, "beside many / ten": 0.9, "late": 50.0, "late beside": 50.0,
-    "limited / plain": 0.8, "once / plain": 0.6, "plain / before": 0.98,
+    "limited / plain": 0.8, "once / plain": 0.6, "keys / plain": 0.5, "beside parked": 0.9,
+    "plain / before": 0.98,
 }  # fmt: skip
 """The least ratios, and the most milliseconds."""
 
@@ -53,24 +58,38 @@ BURST: Final = 200
 """Items that are put, and then got, before it is somebody else's turn."""
 
 
-async def rate(queue: Any, item: Any, count: int, **when: Any) -> float:
+def usual() -> dict[str, Any]:
+    """Return no terms for a put."""
+    return {}
+
+
+def once() -> dict[str, Any]:
+    """Return a dedup id that no other put has."""
+    return {"dedup_id": f"order-{time.perf_counter_ns()}", "dedup_window": DAY}
+
+
+def keyed() -> dict[str, Any]:
+    """Return one of 10,000 keys."""
+    return {"key": f"customer-{random.randrange(10_000)}"}
+
+
+async def rate(queue: Any, item: Any, count: int, terms: Callable[[], dict[str, Any]] = usual) -> float:
     """Return how many items a second pass through put and then get, one at a time."""
     begin = time.perf_counter()
     for _ in range(count):
-        await queue.put(item, **when)
+        await queue.put(item, **terms())
     for _ in range(count):
         await queue.get()
     return count / (time.perf_counter() - begin)
 
 
-async def once_rate(queue: Any, item: Any, count: int) -> float:
-    """Return the same for items with dedup ids."""
-    begin = time.perf_counter()
-    for _ in range(count):
-        await queue.put(item, dedup_id=f"order-{time.perf_counter_ns()}", dedup_window=DAY)
-    for _ in range(count):
-        await queue.get()
-    return count / (time.perf_counter() - begin)
+async def park(queue: Any, item: Any) -> None:
+    """Have 100,000 items wait behind one of the same key, which is in flight."""
+    await queue.put_many((item for _ in range(100_001)), key="busy")
+    await queue.receive(lease=3600)
+    with contextlib.suppress(QueueEmptyError):
+        await queue.receive(timeout=0)
+    assert (await queue.statistics()).parked == 100_000
 
 
 async def fastest(turns: dict[str, Callable[[], Awaitable[float]]], bursts: int) -> dict[str, float]:
@@ -111,7 +130,7 @@ async def measure(kind: str, url: str, count: int, kept: int) -> dict[str, float
             queues[name] = queue
         make: Callable[[str], Any] = str if kind == "TaskQueue" else str.encode
         plain, many = queues["none"], queues["many"]
-        delayed = functools.partial(rate, plain, item, BURST, delay=0.001)
+        delayed = functools.partial(rate, plain, item, BURST, lambda: {"delay": 0.001})
         found = await fastest(
             {"delayed": delayed, "plain": functools.partial(rate, plain, item, BURST)}, count // BURST
         )
@@ -134,11 +153,22 @@ async def measure(kind: str, url: str, count: int, kept: int) -> dict[str, float
             found = await fastest(turns, count // BURST)
             figures["limited / plain"] = found["limited"] / found["plain"]
             turns = {
-                "once": functools.partial(once_rate, queues["none"], item, BURST),
+                "once": functools.partial(rate, queues["none"], item, BURST, once),
                 "plain": functools.partial(rate, plain, item, BURST),
             }
             found = await fastest(turns, count // BURST)
             figures["once / plain"] = found["once"] / found["plain"]
+        if kind in ("EventQueue", "TaskQueue"):
+            for name in ("keys", "parked"):
+                queues[name], _ = await stack.enter_async_context(opened(kind, url, name))
+                await queues[name].create()
+                await queues[name].set_key()
+            await park(queues["parked"], item)
+            turns = {name: functools.partial(rate, queues[name], item, BURST, keyed) for name in ("keys", "parked")}
+            turns["plain"] = functools.partial(rate, queues["plain"], item, BURST)
+            found = await fastest(turns, count // BURST)
+            figures["keys / plain"] = found["keys"] / found["plain"]
+            figures["beside parked"] = found["parked"] / found["keys"]
         for queue in queues.values():
             await queue.delete()
     return figures

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 import re
+import typing
 from pathlib import Path
 from typing import Any, Final
 
 from apressure import AsyncQueue, EventQueue, FileQueue, TaskQueue
+from apressure.core.due import ManyTerms, PutTerms
 from apressure.testing import MemoryQueue, MemoryServer
 from apressure.testing.contract import VERBS
 
+TERMS: Final = {"Unpack[PutTerms]": PutTerms, "Unpack[ManyTerms]": ManyTerms}
 KEYWORD_ONLY: Final = inspect.Parameter.KEYWORD_ONLY
 
 KINDS: Final[dict[str, type[Any]]] = {
@@ -77,11 +80,24 @@ class Maker:
         return made("jobs", **{**usual, **options})
 
 
+def parameters(method: Any) -> dict[str, inspect.Parameter]:
+    """Return a method's parameters by name, those for which `**terms` stands among them; `deadline` is the last."""
+    found: dict[str, inspect.Parameter] = {}
+    for one in inspect.signature(method).parameters.values():
+        terms = TERMS.get(one.annotation) if one.kind is inspect.Parameter.VAR_KEYWORD else None
+        names = [one.name] if terms is None else typing.get_type_hints(terms)
+        for name in names:
+            found[name] = one if terms is None else inspect.Parameter(name, KEYWORD_ONLY, default=None)
+    if "deadline" in found:
+        found["deadline"] = found.pop("deadline")
+    return found
+
+
 def shape(method: Any, without: Any = ()) -> str:
     """Return a method's arguments as in `VERBS`, without some of them."""
     kept = [
         one.replace(annotation=inspect.Parameter.empty)
-        for one in inspect.signature(method).parameters.values()
+        for one in parameters(method).values()
         if one.name not in without and one.name != "self"
     ]
     return str(inspect.Signature(kept))
@@ -95,9 +111,9 @@ def check_arguments(kind: type[Any], verb: str) -> None:
     also = ALSO.get(cell, {})
     usual, here, _ = OTHER_DEFAULTS.get(cell, ("", "", ""))
     assert shape(method, also) == VERBS[verb].replace(usual, here)
-    names = [name for name in inspect.signature(method).parameters if name != "self"]
+    names = [name for name in parameters(method) if name != "self"]
     assert [*also] == [name for name in names if name in also]
-    positional = [name for name in names if inspect.signature(method).parameters[name].kind is not KEYWORD_ONLY]
+    positional = [name for name in names if parameters(method)[name].kind is not KEYWORD_ONLY]
     common = [name for name in positional if name not in also]
     assert positional[: len(common)] == common, "an argument of this kind changes what others mean"
 

@@ -18,6 +18,7 @@ from apressure.testing.contract import (
     DedupUntilDoneContract,
     DelayContract,
     ExpiryContract,
+    KeyContract,
     LimitContract,
     Opener,
     PauseContract,
@@ -35,7 +36,7 @@ class WithoutIds(Limited, DedupContract):
     """The same, for a kind whose format keeps nothing beside a message."""
 
 
-class WithIds(Limited, ExpiryContract, DedupUntilDoneContract):
+class WithIds(Limited, ExpiryContract, DedupUntilDoneContract, KeyContract):
     """The same, for kinds whose messages have ids."""
 
 

@@ -53,6 +53,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "later": st.sampled_from([None, {"d": "4"}]) | mostly(None, {"d": "4"}, {"d": "4", "a": "5"}, "x"),
     "expires": mostly(None, {"d": f"{FAR}:4"}, {"c": f"{FAR}:4"}, {"c": "1:"}, "x"),
     "expired": mostly(None, {"count": "3"}, "x"),
+    "keyed": mostly(None, {"ia": "wk"}, {"ic": "ak", "kk": "1:c"}, {"s": "1000000000005"}, "x"),
+    "lines": mostly(None, {"1:k1000000000001z": 0}, "x"),
+    "ring": mostly(None, {"k": 1000000000001}, "x"),
     "op": st.sampled_from([None, "6:k", "6:1:a"])
     | mostly("6:", "7:k", "7:1:a", "8:1", ":", "x", "9" * 14 + ":", ["x"]),
 }  # fmt: skip
@@ -94,7 +97,7 @@ def write(pipe: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
         value = values[word]
         if isinstance(value, list):
             pipe.rpush(name, *value)
-        elif isinstance(value, dict) and word in ("expiry", "consumers", "delayed"):
+        elif isinstance(value, dict) and word in ("expiry", "consumers", "delayed", "lines", "ring"):
             pipe.zadd(name, value)
         elif isinstance(value, dict):
             pipe.hset(name, mapping=value)
@@ -186,6 +189,9 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "later": ({"d": "4"}, "x"),
     "expires": ({"c": f"{FAR}:4"}, {"a": f"{FAR}:4"}, "x"),
     "expired": ({"count": "3"}, "x"),
+    "keyed": ({"ia": "wk"}, {"ic": "ak", "kk": "1:c"}, {"inew": "wk"}, {"s": "1000000000005"}, "x"),
+    "lines": ({"1:k1000000000001z": 0}, "x"),
+    "ring": ({"k": 1000000000001}, "x"),
     "op": (None, "", ":", "x", "7:k", "7:", "7:1:a", "8:k", "6:", "6", "10:k", "9" * 14 + ":k", ["x"]),
 }
 

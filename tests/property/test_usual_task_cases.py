@@ -37,6 +37,9 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "closed": (None, "1", ["x"]),
     "control": (None, {"paused": "1"}, {"concurrency": "1"}, {"count": "1", "per": "60000", "next": "5.000"},
                 {"held": "9999999999999", "held_for": "60000", "concurrency": "5"}, {"concurrency": "x"}, "x", ["x"]),
+    "keyed": (None, {"ia": "ak", "kk": "1:a"}, {"inew": "wk"}, {"s": "1000000000005"}, "x"),
+    "lines": (None, {"1:k1000000000001z": 0}, "x"),
+    "ring": (None, {"k": 1000000000001}, "x"),
     "op": (None, "6:1", "6:", "7:1", "7:", "8:1", ":", "x", "9" * 14 + ":", ["x"]),
     "held": (["b", "a"], None, ["a", "b", "a"], ["b"], "x"),
     "a": (OURS, RESERVED, ENDED, None, {**OURS, "token": "theirs"}, {**OURS, "node": "host_2"},
@@ -51,7 +54,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
 WHERE: dict[str, str] = {
     "queues": NAMES[0], "pending": NAMES[1], "scheduled": NAMES[2], "started": NAMES[3], "listeners": NAMES[4],
     "complete": NAMES[5], "failed": NAMES[6], "tasks": NAMES[7], "leases": NAMES[8], "bound": NAMES[10],
-    "closed": NAMES[11], "control": NAMES[12], "op": NAMES[13], "held": KEYS.reserved(b"host_1").decode(),
+    "closed": NAMES[11], "control": NAMES[12], "op": NAMES[13],
+    "keyed": NAMES[20], "lines": NAMES[21], "ring": NAMES[22], "held": KEYS.reserved(b"host_1").decode(),
     **{task: f"blueque_task_{task}" for task in ("a", "old", "bad")},
 }  # fmt: skip
 USUAL = {word: values[0] for word, values in VALUES.items()}
@@ -97,7 +101,7 @@ def write(pipe: Any, state: dict[str, Any]) -> None:
             pipe.rpush(key, *value)
         elif isinstance(value, set):
             pipe.sadd(key, *value)
-        elif isinstance(value, dict) and word in ("queues", "leases", "scheduled"):
+        elif isinstance(value, dict) and word in ("queues", "leases", "scheduled", "lines", "ring"):
             pipe.zadd(key, value)
         elif isinstance(value, dict):
             pipe.hset(key, mapping=value)

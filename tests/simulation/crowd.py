@@ -10,7 +10,7 @@ from apressure import QueueClosedError
 from tests.simulation.ledger import Ledger
 from tests.simulation.world import Sim
 
-Trouble = Literal["crash", "stop", "block", "reset", "cancel", "failover", "clock"]
+Trouble = Literal["crash", "stop", "block", "reset", "cancel", "failover", "restart", "clock"]
 
 When = Callable[[list[bytes]], dict[str, Any]]
 
@@ -56,6 +56,8 @@ class Crowd:
         name, what = alive[sim.draw(len(alive))], kinds[sim.draw(len(kinds))]
         if what == "failover":
             sim.fail_over()
+        elif what == "restart":
+            sim.restart()
         elif what == "clock":
             sim.set_clock(sim.seconds(4 * self.lease) - 2 * self.lease)
         elif what == "reset" or (what in {"crash", "cancel"} and name.startswith(spared)):

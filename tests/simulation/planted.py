@@ -406,8 +406,99 @@ FAULTS: Final = (
         "    letter = put and string.sub(put, place, place) or ''\n    if letter == '' then letter = 'k' end\n",
         "lost: |refused for nothing",
     ),
+    Fault(
+        "a key's place is free while its message is delivered again",
+        "events/engine/lua/prelude.lua",
+        "  push('RPUSH', UNCLAIMED, back)\n",
+        "  leave_lines(back)\n  push('RPUSH', UNCLAIMED, back)\n",
+        "the limit of its key is|are admitted, and noted|was delivered before",
+    ),
+    Fault(
+        "a key's place is free while its message waits for a retry",
+        "events/engine/lua/prelude.lua",
+        "  delay(scores, pairs_)\n",
+        "  leave_lines(ids)\n  delay(scores, pairs_)\n",
+        "the limit of its key is|are admitted, and noted|was delivered before",
+    ),
+    Fault(
+        "one that is done frees all places of its key",
+        "connection/lua/06_keys.lua",
+        "without(found[key], function(id) return gone[id] end)",
+        "''",
+        "the limit of its key is|are admitted, and noted",
+    ),
+    Fault(
+        "the place of a message that is done stays taken",
+        "connection/lua/06_keys.lua",
+        "      if found[key] == pack(known[key]) then\n        found[key] = ''\n",
+        "      if found[key] == pack(known[key]) then\n",
+        "are admitted, and noted|nothing waits, and there is|no turn|stuck: ",
+    ),
+    Fault(
+        "a key has no turn when one of its messages is done",
+        "connection/lua/06_keys.lua",
+        "    keep_admitted(some, found, terms)\n    call_up(some)\n",
+        "    keep_admitted(some, found, terms)\n",
+        "have parked messages and places, and no turn",
+    ),
+    Fault(
+        "a consumer does not see a key that has its turn",
+        "events/engine/lua/prelude.lua",
+        "  local id = restock()\n",
+        "  local id\n",
+        "have a turn, and nobody sees that|stuck: ",
+    ),
+    Fault(
+        "a message that is parked is forgotten when its key has its turn",
+        "connection/lua/06_keys.lua",
+        "        out[#out + 1], ids[#ids + 1] = first[1], id\n",
+        "        out[#out + 1] = first[1]\n",
+        "lost or doubled",
+    ),
+    Fault(
+        "a message that is parked goes to the end of its line when the queue has many",
+        "connection/lua/06_keys.lua",
+        "          local place = string.format('%013.0f', number)\n",
+        "          local place = string.format('%013.0f', FIRST * 2 - number)\n",
+        "was delivered before",
+    ),
+    Fault(
+        "what comes again goes to the end of the line",
+        "events/engine/lua/prelude.lua",
+        "  push('RPUSH', UNCLAIMED, back)\n",
+        "  push('LPUSH', UNCLAIMED, back)\n",
+        "was delivered before what came again",
+    ),
+    Fault(
+        "what a get gives back has lost its key",
+        "events/engine/lua/pop.lua",
+        "kept[#ids] = (state and '#' .. pack(string.sub(state, 2)) or '') .. (ends[i] or '')",
+        "kept[#ids] = ends[i] or ''",
+        "was delivered|gone, and known|the limit of its key is",
+    ),
+    Fault(
+        "a dead letter loses its key",
+        "events/engine/lua/prelude.lua",
+        "  key = key and '#' .. pack(key) or ''\n",
+        "  key = ''\n",
+        "the limit of its key is|was delivered",
+    ),
+    Fault(
+        "a message that is deleted while it is parked stays in its line",
+        "connection/lua/06_keys.lua",
+        "  push('ZREM', LINES, members)\n",
+        "",
+        "lost or doubled",
+    ),
+    Fault(
+        "a message that was admitted without a limit does not count when one is set",
+        "connection/lua/06_keys.lua",
+        "  push('HSET', KEYED, noted)\n",
+        "",
+        "are admitted, and noted|the limit of its key is",
+    ),
 )
 """Repeats, leases, tokens, permits, ends, members, dead letters, marks, order, delays, schedules, expiry: one each.
 
-Limits have several: the rate, holds, concurrency, who is woken, shares, and attempts. So have dedup ids.
+Limits have several: the rate, holds, concurrency, who is woken, shares, and attempts. So have dedup ids, and keys.
 """

@@ -38,7 +38,8 @@ class Server:
     Attributes:
         state: Looks at the queues after each command.
         over: The run has ended.
-        elections: How often a replica has taken over. Connections to the server before it are dead.
+        elections: How often a replica has taken over, or the server has started again. Connections to the server before
+            it are dead.
         ahead: How many seconds the server's clock is ahead of the others.
     """
 
@@ -76,15 +77,19 @@ class Server:
     def fail_over(self) -> None:
         """The server dies, and its replica takes over: what it has not heard of is lost. It knows no scripts."""
         assert self._replica is not None
-        self.elections += 1
-        self._blocked.clear()
-        self._unconfirmed.clear()
-        self.store.script_cache.clear()
+        self.restart()
         database = self.store.dbs[0]
         database._dict.clear()
         for key, item in copy.deepcopy(self._replica).items():
             database[key] = item
         self.state.taken_over()
+
+    def restart(self) -> None:
+        """The server ends, and starts again with what it held. It knows no scripts."""
+        self.elections += 1
+        self._blocked.clear()
+        self._unconfirmed.clear()
+        self.store.script_cache.clear()
 
     def block(self, socket: _Socket) -> None:
         """A connection waits for a list."""

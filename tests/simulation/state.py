@@ -10,6 +10,7 @@ from typing import Any, Final
 from apressure.events.engine.keys import EventKeys
 from apressure.exceptions import ROLES
 from apressure.pressure.engine.keys import Keys
+from tests.simulation.keyed import Keyed
 from tests.simulation.limits import MEMBER, Limited
 
 SHARED: Final = b"shared:1"
@@ -35,7 +36,7 @@ class State:
         self.commands = 0
         self._database = database
         self._clock = clock
-        self._watched: list[_Watched | _Timetable | _Events | Limited] = []
+        self._watched: list[_Watched | _Timetable | _Events | Limited | Keyed] = []
 
     def watch(self, *names: str, by_steps: bool = False, scheduled: bool = False) -> None:
         """Look at these queues.
@@ -62,6 +63,12 @@ class State:
             held_to_the_end: Nobody ends a hold before its time.
         """
         self._watched.append(Limited(self._database, self._clock, Keys("__pressure__", name), held_to_the_end))
+
+    def watch_keys(self, name: str, pointed: bool, in_order: bool) -> Keyed:
+        """Look at a queue of events with keys; the arguments are those of `Keyed`."""
+        keyed = Keyed(self._database, name, pointed, in_order)
+        self._watched.append(keyed)
+        return keyed
 
     def taken_over(self) -> None:
         """Another server has taken over, which may not know of the latest messages."""

@@ -109,6 +109,15 @@ class Sim:
         """The server dies, and its replica takes over. All connections break."""
         self._note("failovers")
         self.server.fail_over()
+        self._break_connections()
+
+    def restart(self) -> None:
+        """The server ends, and starts again with what it held. All connections break."""
+        self._note("restarts")
+        self.server.restart()
+        self._break_connections()
+
+    def _break_connections(self) -> None:
         for host in (None, *self._world.hosts):
             self._world.net.reset_connections(host, self._home)
 

@@ -69,7 +69,7 @@ async def test_the_header_names_every_argument(name: str) -> None:
     request = await request_of(name)
     with contextlib.suppress(asyncio.CancelledError):
         assert names_every_argument(request, LUA[name])
-        assert len(request.call.keys) == {"move": 45, "flush": 25}.get(name, 23)
+        assert len(request.call.keys) == {"move": 51, "flush": 28}.get(name, 26)
         assert request.call.script.name == name
 
 
@@ -101,7 +101,7 @@ def test_what_rooms_share_is_defined_once() -> None:
 
 def test_the_keys_have_one_hash_tag_and_their_own_names() -> None:
     keys = EventKeys("a:b")
-    assert len(set(keys.as_source)) == len(keys.as_source) == 22
+    assert len(set(keys.as_source)) == len(keys.as_source) == 25
     assert all(b"{a:b}" in key for key in (*keys.as_source, keys.lock(b"x"), keys.operation("y")))
     assert keys.lock(b"x") == b"queue:{a:b}:lock:x"
 

@@ -66,7 +66,7 @@ async def test_the_header_names_every_argument(name: str) -> None:
     request = await request_of(name)
     with contextlib.suppress(asyncio.CancelledError):
         assert names_every_argument(request, LUA[name])
-        assert len(request.call.keys) == (22 if name == "delete" else 20)
+        assert len(request.call.keys) == (25 if name == "delete" else 23)
         assert request.call.script.name == name
 
 

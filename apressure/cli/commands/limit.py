@@ -29,6 +29,23 @@ async def limit(
         str | None,
         option("concurrency", "Have at most N items in flight; off ends that.", "N|off", shown="as it is"),
     ] = None,
+    key: Annotated[
+        str | None,
+        option(
+            "key",
+            "Handle the items of a key one after the other: that of `put --key`, or where this JSON pointer leads; off "
+            "ends that.",
+            "/POINTER|given|off",
+            shown="as it is",
+        ),
+    ] = None,
+    key_at_most: Annotated[
+        int | None,
+        option("key-at-most", "With --key: so many of a key at a time; 0 for any number.", "N", shown="1", min=0),
+    ] = None,
+    key_fifo: Annotated[
+        bool, option("key-fifo", "With --key: those go first that came first; otherwise keys take turns.")
+    ] = False,
 ) -> None:
     """Limit how many items a queue hands out, to all consumers together. Without an option, show its limits.
 
@@ -36,6 +53,8 @@ async def limit(
     """
     if burst is not None and rate in (None, "off"):
         raise UsageError("--burst needs --rate N/SECONDS")
+    if key is None and (key_at_most is not None or key_fifo):
+        raise UsageError("--key-at-most and --key-fifo need --key /POINTER, or --key given")
     pace, most = _rate(rate), _number(concurrency)
     address = common.read(queue)
     async with common.open(address) as opened:
@@ -43,6 +62,11 @@ async def limit(
             await opened.set_rate(*pace, burst)
         if concurrency is not None:
             await opened.set_concurrency(most)
+        if key == "off":
+            await opened.set_key(None, None, fair=False)
+        elif key is not None:
+            pointer = None if key == "given" else key
+            await opened.set_key(pointer, 1 if key_at_most is None else key_at_most or None, fair=not key_fifo)
         limits = await opened.limits()
     tell_limits(common, address, limits)
 

@@ -65,6 +65,9 @@ def put(
     expires: Annotated[
         Any, option("expires", "After it the items become dead letters.", "SECONDS", parser=seconds_of)
     ] = None,
+    key: Annotated[
+        str | None, option("key", "Consumers handle the items of a key one after the other, in order.", "KEY")
+    ] = None,
     dedup_id: Annotated[
         str | None,
         option("dedup-id", "Refuse the item if one was put with the same ID. For a single ITEM.", "ID"),
@@ -105,7 +108,7 @@ def put(
             raise UsageError("--bound needs --create: give both options")
         _check(address, force, ids)
         options = _options(
-            len(given) == 1, force=force or None, delay=delay, at=at, expires=expires, dedup_id=dedup_id,
+            len(given) == 1, force=force or None, delay=delay, at=at, expires=expires, key=key, dedup_id=dedup_id,
             dedup_window=dedup_window,
         )  # fmt: skip
         convert = message_of(address, parse)

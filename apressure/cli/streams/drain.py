@@ -11,7 +11,6 @@ from apressure.cli.options import complain
 from apressure.cli.streams.framing import Framing, fits
 from apressure.cli.streams.meter import Meter
 from apressure.cli.streams.pipes import Output
-from apressure.core.limits import UNLIMITED
 from apressure.exceptions import QueueClosedError, QueueEmptyError
 
 _MOMENT: Final = 0.05
@@ -145,4 +144,4 @@ class Drain:
         if not statistics.length:
             return "empty"
         limits = statistics.limits
-        return "held" if limits.held_for else "" if limits == UNLIMITED else "limited"
+        return "held" if limits.held_for else "limited" if limits.rate or limits.concurrency else ""

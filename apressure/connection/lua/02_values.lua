@@ -8,12 +8,12 @@ local function now()
 end
 
 -- When a message is due that was given as milliseconds from now, or as '@' and milliseconds since 1970; and when it
--- expires, if '!' and the milliseconds until then are behind that.
--- Returns: both, in milliseconds since 1970; nil for one that does not expire
+-- expires, if '!' and the milliseconds until then are behind that; and its key, if '#' and that are behind it.
+-- Returns: both, in milliseconds since 1970, with nil for one that does not expire; the key, or ''
 local function due_time(text)
-  local absolute, due, expires = string.match(text, '^(@?)(%d+)!?(%d*)$')
+  local absolute, due, expires, key = string.match(text, '^(@?)(%d+)!?(%d*)#?(.*)$')
   due = absolute == '@' and tonumber(due) or now() + tonumber(due)
-  return due, expires ~= '' and now() + tonumber(expires) or nil
+  return due, expires ~= '' and now() + tonumber(expires) or nil, key
 end
 
 -- The number in a text of ours, or nil: another program may have written there.

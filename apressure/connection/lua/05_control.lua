@@ -1,6 +1,7 @@
 -- CONTROL is a hash of what was said of the queue as a whole: `paused` ('since:client'), while clients of ours take
 -- nothing; `held` and `held_for`, until when nothing is handed out, and for how long that was said, in milliseconds;
--- `count`, `per` (milliseconds) and perhaps `burst` of its rate; and `concurrency`, how many messages may be in flight.
+-- `count`, `per` (milliseconds) and perhaps `burst` of its rate; `concurrency`, how many messages may be in flight; and
+-- `key_most`, how many of a key, 0 for any number, `key_fair` and perhaps `key_pointer`: see `key_terms`.
 -- `next` is the state of the rate: when as many are due as were handed out, at an even pace (GCRA), in milliseconds.
 
 -- Are clients of ours to take nothing?
@@ -98,8 +99,10 @@ local function set_limits(first)
   end
 end
 
--- What `Limits` of Python reads: {milliseconds of a hold, count, per, burst, concurrency}, each 0 where there is none.
+-- What `Limits` of Python reads: {milliseconds of a hold, count, per, burst, concurrency}, each 0 where there is none;
+-- then, where keys matter, {how many of a key or 0, 1 if they take turns, the pointer or ''}
 local function told_limits()
-  local said = call('HMGET', CONTROL, 'count', 'per', 'burst', 'concurrency')
-  return {hold_left(), natural(said[1]) or 0, natural(said[2]) or 0, natural(said[3]) or 0, natural(said[4]) or 0}
+  local said = call('HMGET', CONTROL, 'count', 'per', 'burst', 'concurrency', 'key_most', 'key_fair', 'key_pointer')
+  local keys = said[5] and {natural(said[5]) or 0, natural(said[6]) or 0, said[7] or ''} or nil
+  return {hold_left(), natural(said[1]) or 0, natural(said[2]) or 0, natural(said[3]) or 0, natural(said[4]) or 0, keys}
 end

@@ -78,6 +78,7 @@ class Status(NamedTuple):
         next_due: Milliseconds until the first of these is due; None if there is none.
         expired: Events that have expired since the queue was created.
         limits: How many events it hands out.
+        parked: Those that wait and were brought into the line of their key.
     """
 
     bound: int
@@ -94,6 +95,7 @@ class Status(NamedTuple):
     next_due: int | None = None
     expired: int = 0
     limits: Limits = UNLIMITED
+    parked: int = 0
 
     @property
     def exists(self) -> bool:
@@ -144,11 +146,11 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:  # noqa: PLR0912 (o
             return Wait("limited", _time(again), is_created == 1, due=_time(after))
         case b"status":
             bound, waiting, claimed, contents, consumers, is_closed, dead, due, paused, *later = answer[1:]
-            delayed, next_due, expired, limits = later
+            delayed, next_due, expired, limits, parked = later
             return Status(
                 max(0, bound), bound >= 0, waiting, claimed, contents, consumers, is_closed == 1, dead,
                 _time(due), paused == 1, delayed, _time(next_due),
-                expired, read_limits(*limits),
+                expired, read_limits(*limits), parked,
             )  # fmt: skip
         case b"healed" | b"ready":
             return answer[1], _time(answer[2])

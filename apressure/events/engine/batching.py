@@ -18,7 +18,7 @@ from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
 from apressure.events.engine.waits import EventWaits
 
 PUT_ONCE: Final = PutScript(
-    name="delay", record=23, sequence=1, head=3, width=3, put="answer[1] == 'pushed' and answer[2]",
+    name="delay", record=26, sequence=1, head=3, width=3, put="answer[1] == 'pushed' and answer[2]",
     unfinished="return redis.call('HEXISTS', KEYS[3], id) == 1 or redis.call('HEXISTS', KEYS[20], id) == 1",
 )  # fmt: skip
 """How events with a dedup id are put; those that are not done have contents in `:items` or `:later`."""

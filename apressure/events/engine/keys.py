@@ -10,7 +10,7 @@ from apressure.connection.settings import MAX_NAME
 _OKQ: Final = ("", ":claimed", ":items", ":consumers")
 _OURS: Final = (
     "bound", "closed", "expiry", "attempts", "dead", "turns", "watch", "room", "putters", "scan", "end", "control",
-    "resumed", "errors", "delayed", "later", "expires", "expired",
+    "resumed", "errors", "delayed", "later", "expires", "expired", "keyed", "lines", "ring",
 )  # fmt: skip
 """Those of `lua/prelude.lua`, in its order."""
 

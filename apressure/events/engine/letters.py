@@ -33,9 +33,10 @@ def read(letter: bytes, decode: Callable[[bytes], Any]) -> DeadLetter[Any]:
 
     One that another program wrote cannot be moved. It is shown as it is, under a name that no event has.
     """
-    explained = letter[:1] == b"+"
+    key, begin = _unpack(letter, 1) if letter[:1] == b"#" else (b"", 0)
+    explained = letter[begin : begin + 1] == b"+"
     reason: bytes | None = b""
-    event_id, begin = _unpack(letter, int(explained))
+    event_id, begin = _unpack(letter, begin + explained) if key is not None else (None, 0)
     if explained and event_id is not None:
         reason, begin = _unpack(letter, begin)
     if event_id is None or reason is None:

@@ -19,7 +19,7 @@ from apressure.connection.sender import StepSender, flag
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
 from apressure.core.driver import OnAnswer
-from apressure.core.limits import arguments_of
+from apressure.core.limits import Changes, arguments_of
 from apressure.events.engine.answers import Event, Popped, changed, read
 from apressure.events.engine.keys import OURS, PATTERNS, EventKeys, names_among
 from apressure.items import new_id
@@ -278,7 +278,7 @@ class EventSteps(StepSender):
             return bool(await self._numbered("pause", flag(expected), self._client_id) == b"1")
         return bool(await self._numbered("resume", flag(expected)) == b"1")
 
-    async def limit(self, changes: dict[str, int | None], expected: bool = False) -> None:
+    async def limit(self, changes: Changes, expected: bool = False) -> None:
         """Change the limits of the queue: see `LimitSteps`.
 
         Raises:

@@ -18,7 +18,7 @@ from apressure.connection.wire.command import Argument
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.due import Due
 from apressure.core.errors import closed
-from apressure.core.limits import UNLIMITED, arguments_of, read_limits
+from apressure.core.limits import UNLIMITED, Changes, arguments_of, read_limits
 from apressure.core.waiting import EMPTY, Reason, Wait
 from apressure.events.engine.answers import Event, Extended, Status, duplicate
 from apressure.events.engine.batching import Change, Pair
@@ -363,7 +363,7 @@ class Commands:
         done, lost = await self.change("QPAUSE" if pausing else "QRESUME")
         return bool(done) or lost
 
-    async def limit(self, changes: dict[str, int | None], expected: bool = False) -> None:  # noqa: ARG002
+    async def limit(self, changes: Changes, expected: bool = False) -> None:  # noqa: ARG002
         """Change the limits of the queue: see `LimitSteps`. It is safe to repeat."""
         await self.change("QLIMIT", *arguments_of(changes))
 

@@ -21,6 +21,9 @@ from apressure.items import Progress
 from apressure.pressure.engine.steps import Steps
 from apressure.pressure.engine.waits import Notice, Waits
 
+KEYLESS: Final = "an AsyncQueue keeps nothing beside a message"
+"""Why it cannot tell the messages of a key."""
+
 MAX_MESSAGES: Final = 2000
 """The most messages in one step, so that it does not hold up the server for more than a few milliseconds."""
 

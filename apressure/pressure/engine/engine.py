@@ -17,6 +17,7 @@ from apressure.connection.client import Client
 from apressure.core.counts import Counts
 from apressure.core.due import Due
 from apressure.core.leases.clock import Term, since_boot
+from apressure.core.limits import Changes
 from apressure.core.objects import Block, QueueObject
 from apressure.core.taking import Take, Taken
 from apressure.core.waiting import Wait
@@ -217,7 +218,7 @@ class Scripted(Engine):
     async def pause(self, pausing: bool, expected: bool = True) -> bool:  # noqa: ARG002
         return await self.steps.pause(pausing)
 
-    async def limit(self, changes: dict[str, int | None], expected: bool) -> None:  # noqa: ARG002
+    async def limit(self, changes: Changes, expected: bool) -> None:  # noqa: ARG002
         await self.steps.limit(changes)
 
     async def close(self, expected: bool = True, timeout: float | None = None, token: bytes = b"") -> None:  # noqa: ARG002

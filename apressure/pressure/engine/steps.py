@@ -22,7 +22,7 @@ from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.leases.renewal import Renewal
-from apressure.core.limits import arguments_of
+from apressure.core.limits import Changes, arguments_of
 from apressure.core.waiting import Wait
 from apressure.exceptions import ROLES, PressureError, Role
 from apressure.pressure.engine.answers import collides
@@ -337,7 +337,7 @@ class Steps(Sender):
         arguments: list[Argument] = [*head, series.next(), b"0"]
         return bool(await self._ask(series.call(name, lambda: (self.keys.resumed,)), arguments, len(head) + 1))
 
-    async def limit(self, changes: dict[str, int | None]) -> None:
+    async def limit(self, changes: Changes) -> None:
         """Change the limits of the queue: see `LimitSteps`."""
         await self._ask(self._unnumbered.call("limit"), arguments_of(changes))
 

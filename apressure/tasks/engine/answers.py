@@ -90,6 +90,7 @@ class Status(NamedTuple):
         next_due: Milliseconds until the first scheduled task is due, 0 if it is overdue; None if there is none.
         expired: Tasks that have expired since the queue was created.
         limits: How many tasks it hands out.
+        parked: Those that wait and were brought into the line of their key.
     """
 
     bound: int
@@ -109,6 +110,7 @@ class Status(NamedTuple):
     next_due: int | None
     expired: int
     limits: Limits
+    parked: int
 
     @property
     def delayed(self) -> int:
@@ -180,10 +182,12 @@ def read(answer: Any, name: str) -> Any:  # noqa: PLR0912 (one branch for each k
             lease, due = (time if time >= 0 else None for time in (answer[1], *answer[3:], -1)[:2])
             return Wait(reason, lease, answer[2] == 1, due=due)
         case b"status":
-            bound, is_closed, is_paused, *counts, listed, lease, next_due, expired, limits = answer[1:]
+            bound, is_closed, is_paused, *counts, listed, lease, next_due, expired, limits, parked = answer[1:]
             flags = (bound >= 0, is_closed == 1, is_paused == 1)
             times = (time if time >= 0 else None for time in (lease, next_due))
-            return Status._make((max(0, bound), *flags, *counts, listed == 1, *times, expired, read_limits(*limits)))
+            return Status._make(
+                (max(0, bound), *flags, *counts, listed == 1, *times, expired, read_limits(*limits), parked)
+            )
         case b"closed" | b"missing" | b"corrupt":
             return refusal(answer, name)
         case _:

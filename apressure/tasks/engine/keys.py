@@ -15,6 +15,8 @@ _BLUEQUE: Final = (
     b"pending_tasks", b"scheduled_tasks", b"started_tasks", b"listeners", b"complete_tasks", b"failed_tasks", b"tasks",
 )  # fmt: skip
 _OURS: Final = (b"leases", b"nodes", b"bound", b"closed", b"control")
+_BEHIND: Final = (b"expired", b"keyed", b"lines", b"ring")
+"""Also ours, at the end of the KEYS of every script."""
 
 QUEUES: Final = b"blueque_queues"
 """The sorted set of the names of all queues, by how many nodes listen to each."""
@@ -28,6 +30,12 @@ _TASK: Final = b"blueque_task_"
 def task_key(task_id: bytes) -> bytes:
     """The hash of a task. The channel that tells of its changes has the same name."""
     return _TASK + task_id
+
+
+def parked(member: bytes) -> bytes:
+    """The task in a member of `lines`: behind its packed key, and the 13 digits of its number."""
+    length, _, rest = member.partition(b":")
+    return rest[int(length) + 13 :] if length.isdigit() else member
 
 
 class TaskKeys:
@@ -45,6 +53,7 @@ class TaskKeys:
         listeners: The set of the listeners.
         complete: The list of the tasks that completed, the latest leftmost.
         failed: The list of the tasks that failed, the latest leftmost.
+        lines: Ours: the sorted set of the tasks that are parked in the lines of their keys; see `parked`.
         leases: Ours: the sorted set of the tasks that a node of ours has, by when its lease ends.
         channel: The channel that tells that there is something to do.
         room: Ours: the channel that tells that there is room.
@@ -68,6 +77,7 @@ class TaskKeys:
         self.ours = tuple(b"apressure:blueque:%b:%b" % (word, encoded) for word in _OURS)
         self.pending, self.scheduled, _, self.listeners, self.complete, self.failed, _ = self.blueque
         self.leases = self.ours[0]
+        self.lines = b"apressure:blueque:lines:" + encoded
         self.channel = b"blueque_channel_" + encoded
         self.room = b"apressure:blueque:room:" + encoded
 
@@ -90,5 +100,5 @@ class TaskKeys:
         operation = b"apressure:blueque:op:" + series.encode()
         return (
             QUEUES, *self.blueque, *self.ours, operation, _TASK, self.reserved(b""), self.channel, self.room, SCHEDULED,
-            b"apressure:blueque:expired:" + self.name,
+            *(b"apressure:blueque:%b:%b" % (word, self.name) for word in _BEHIND),
         )  # fmt: skip

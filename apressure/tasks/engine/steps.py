@@ -21,7 +21,7 @@ from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
 from apressure.core.driver import OnAnswer
 from apressure.core.due import Due
-from apressure.core.limits import arguments_of
+from apressure.core.limits import Changes, arguments_of
 from apressure.exceptions import DurabilityError
 from apressure.tasks.engine.answers import Claim, Reservation, Reserved, raw, read, text
 from apressure.tasks.engine.keys import QUEUES, TaskKeys
@@ -206,7 +206,7 @@ class TaskSteps(StepSender):
         """Pause the queue, or resume it. Returns whether that is new."""
         return (await self._run("pause", flag(pausing), flag(expected)))[0] == b"done"  # type: ignore[no-any-return]
 
-    async def limit(self, changes: dict[str, int | None], expected: bool = False) -> None:
+    async def limit(self, changes: Changes, expected: bool = False) -> None:
         """Change the limits of the queue: see `LimitSteps`."""
         await self._run("limit", flag(expected), *arguments_of(changes))
 

@@ -17,7 +17,8 @@ Each call of `open_queue` opens another object of the same queue, which does not
 `max_attempts` and, for `VerbContract`, `codec`. Items are bytes.
 
 If the dead letters of your queue tell why, subclass `DeadLetterContract` as well; if it can be paused, `PauseContract`;
-if it can limit its consumers, `LimitContract`; if it refuses repeats, `DedupContract` or `DedupUntilDoneContract`.
+if it can limit its consumers, `LimitContract`; if it knows keys, `KeyContract`; if it refuses
+repeats, `DedupContract` or `DedupUntilDoneContract`.
 
 If it has every verb of `VERBS`, as the kinds of queue of apressure have, subclass `WholeContract`: it is these three,
 and `DelayContract`, `ExpiryContract`, `ScheduleContract`, `VerbContract`, `ArgumentContract`, `DeadlineContract`,
@@ -36,6 +37,7 @@ from apressure.testing.contract.each_verb import VerbContract
 from apressure.testing.contract.ends import EndContract
 from apressure.testing.contract.expiry import ExpiryContract
 from apressure.testing.contract.frozen import FrozenContract
+from apressure.testing.contract.keys import KeyContract
 from apressure.testing.contract.limits import LimitContract
 from apressure.testing.contract.pauses import PauseContract
 from apressure.testing.contract.queues import QueueContract
@@ -46,8 +48,8 @@ from apressure.testing.contract.verbs import VERBS
 __all__ = [
     "ITEMS", "PATIENCE", "VERBS", "ArgumentContract", "CancellationContract", "DeadLetterContract",
     "DeadlineContract", "DedupContract", "DedupUntilDoneContract", "DelayContract", "EndContract", "ExpiryContract",
-    "FrozenContract", "LimitContract", "Opener", "PauseContract", "QueueContract", "ScheduleContract", "VerbContract",
-    "WholeContract", "begun", "drained", "fails", "in_time",
+    "FrozenContract", "KeyContract", "LimitContract", "Opener", "PauseContract", "QueueContract", "ScheduleContract",
+    "VerbContract", "WholeContract", "begun", "drained", "fails", "in_time",
 ]  # fmt: skip
 
 

@@ -6,12 +6,12 @@ import inspect
 import math
 from typing import Any, Final
 
-_TERMS: Final = "delay=None, at=None, expires=None, dedup_id=None, dedup_window=None, deadline=None"
+_TERMS: Final = "delay=None, at=None, expires=None, key=None, dedup_id=None, dedup_window=None, deadline=None"
 
 VERBS: Final = {
     "put": f"(item, timeout=None, *, {_TERMS})",
     "put_nowait": f"(item, *, {_TERMS})",
-    "put_many": "(items, timeout=None, *, delay=None, at=None, expires=None, deadline=None)",
+    "put_many": "(items, timeout=None, *, delay=None, at=None, expires=None, key=None, deadline=None)",
     "get": "(timeout=None, *, deadline=None)",
     "get_nowait": "(*, deadline=None)",
     "get_many": "(max_items, timeout=None, *, deadline=None)",

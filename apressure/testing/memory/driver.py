@@ -15,6 +15,7 @@ from apressure.core.asking import ask
 from apressure.core.counts import Counts
 from apressure.core.dedup_lane import DedupLane
 from apressure.core.driver import OnAnswer, Request
+from apressure.core.limits import Changes
 from apressure.core.putting import Putting, PuttingLane
 from apressure.core.settling import Settler
 from apressure.core.waiting import Parked, Wait, Waits
@@ -174,7 +175,7 @@ class MemoryDriver:
     async def close(self, expected: bool) -> None:
         await self.ask(self.queue.close, expected)
 
-    async def limit(self, changes: dict[str, int | None], expected: bool) -> None:
+    async def limit(self, changes: Changes, expected: bool) -> None:
         await self.ask(self.queue.limit, changes, expected)
 
     async def pause(self, pausing: bool, expected: bool) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from apressure.core.limits import Limits, read_limits
+from apressure.core.limits import Changes, Limits, read_limits
 
 _NAMES = ("count", "per", "burst", "concurrency")
 
@@ -13,15 +14,15 @@ class StoredLimits:
     """What was said of how many messages a queue hands out. Times are seconds of the server's clock."""
 
     def __init__(self) -> None:
-        self._said: dict[str, int] = {}
+        self._said: dict[str, Any] = {}
         self._held_until = -math.inf
         self._next = -math.inf
 
-    def change(self, changes: dict[str, int | None], now: float) -> None:
+    def change(self, changes: Changes, now: float) -> None:
         """See `LimitSteps`."""
         for name, value in changes.items():
             if name == "held":
-                self._held_until = max(self._held_until, now + value / 1000) if value else -math.inf
+                self._held_until = max(self._held_until, now + float(value) / 1000) if value else -math.inf
             elif value is None:
                 self._said.pop(name, None)
             else:
@@ -34,7 +35,17 @@ class StoredLimits:
     def look(self, now: float) -> Limits:
         """Return what programs see."""
         count, per, burst, concurrency = (self._said.get(name, 0) for name in _NAMES)
-        return read_limits(math.ceil(1000 * self.held_for(now)), count, per, burst, concurrency)
+        return read_limits(math.ceil(1000 * self.held_for(now)), count, per, burst, concurrency, self._key)
+
+    def note_key(self) -> None:
+        """A message has a key: where nothing was said, one of a key is handled at a time."""
+        self._said.setdefault("key_most", 1)
+
+    @property
+    def _key(self) -> tuple[int, int, bytes] | None:
+        if "key_most" not in self._said:
+            return None
+        return self._said["key_most"], self._said.get("key_fair", 1), self._said.get("key_pointer", "").encode()
 
     def allowance(self, flying: int | None, now: float) -> tuple[float, float | None]:
         """Return how many messages may be handed out now, and after how long one more may be; None for no such time.

@@ -14,10 +14,11 @@ from apressure.core.dedup import Dedup
 from apressure.core.dedup_lane import Answer
 from apressure.core.due import EXPIRED, Due
 from apressure.core.leases.clock import Clock
-from apressure.core.limits import Limits
+from apressure.core.limits import Changes, Limits
 from apressure.core.waiting import Parked, Reason, Wait
 from apressure.exceptions import QueueClosedError, QueueDoesNotExistError
 from apressure.testing.memory.dedup import StoredDedup
+from apressure.testing.memory.keys import StoredKeys, key_in
 from apressure.testing.memory.limits import StoredLimits
 
 MOST: Final = 2000
@@ -37,6 +38,8 @@ class Message:
         failed: Which attempt that was.
         dead_since: When it became a dead letter, in seconds since 1970.
         expires_at: From when on it is not delivered, by the clock.
+        key: The key with which it was put; empty for none.
+        admitted: Its turn among those of its key has come.
     """
 
     number: int
@@ -47,6 +50,12 @@ class Message:
     failed: int = 0
     dead_since: float = 0.0
     expires_at: float = math.inf
+    key: bytes = b""
+    admitted: bool = False
+
+    def key_at(self, pointer: str | None) -> bytes:
+        """Return its key; nothing where it has none."""
+        return self.key or key_in(self.data, pointer)
 
     def __lt__(self, other: Message) -> bool:
         return self.number < other.number
@@ -117,6 +126,7 @@ class Status(NamedTuple):
     next_due: int | None
     expired: int
     limits: Limits
+    parked: int
 
     @property
     def exists(self) -> bool:
@@ -153,6 +163,7 @@ class StoredQueue:
         self._limits = StoredLimits()
         self._records: dict[str, bytes] = {}
         self._dedup = StoredDedup()
+        self._keys = StoredKeys()
 
     # The queue as a whole.
 
@@ -175,7 +186,7 @@ class StoredQueue:
         self._change()
         return new
 
-    def limit(self, changes: dict[str, int | None], expected: bool) -> None:
+    def limit(self, changes: Changes, expected: bool) -> None:
         self._check(expected or not self.look().exists)
         self._limits.change(changes, self._clock())
         self._change()
@@ -212,6 +223,7 @@ class StoredQueue:
             next_due,
             self._expired,
             self._limits.look(self._clock()),
+            self._ready()[1],
         )
 
     def peek(self, newest: bool) -> bytes | None:
@@ -232,7 +244,7 @@ class StoredQueue:
                 if not self._room:
                     break
                 del self._dead[message_id]
-                heapq.heappush(self._waiting, Message(next(self._numbers), message_id, letter.data))
+                heapq.heappush(self._waiting, Message(next(self._numbers), message_id, letter.data, key=letter.key))
             moved.append(letter is not None)
         self._change(any(moved))
         return moved
@@ -271,7 +283,9 @@ class StoredQueue:
         self._check_open(expected)
         accepted = items[: self._room]
         for message_id, data, due in accepted:
-            message = Message(next(self._numbers), message_id, data)
+            message = Message(next(self._numbers), message_id, data, key=b"" if due is None else due.key)
+            if message.key:
+                self._limits.note_key()
             if due is not None and due.expires is not None:
                 message.expires_at = self._clock() + due.expires / 1000
             if due is None or not due.milliseconds:
@@ -311,8 +325,7 @@ class StoredQueue:
             return self._wait("paused")
         popped = Popped([], [])
         allowed, after = self._limits.allowance(len(self._claims) if want.lease else None, self._clock())
-        while self._waiting and len(popped.taken) < min(most, allowed):
-            message = heapq.heappop(self._waiting)
+        while len(popped.taken) < min(most, allowed) and (message := self._next()) is not None:
             expired = message.expires_at <= self._clock()
             if expired:
                 message.error, message.failed = EXPIRED, message.attempts
@@ -331,13 +344,34 @@ class StoredQueue:
         if popped.taken or popped.dead:
             self._change()
             return popped
-        if self._waiting:
+        if self._waiting and allowed < 1:
             return self._wait("limited", after)
         if not self._closed:
             return self._wait("empty")
-        if self._delayed or (want.in_hand is not None and len(self._claims) > want.in_hand):
+        if self._waiting or self._delayed or (want.in_hand is not None and len(self._claims) > want.in_hand):
             return self._wait("draining")
         raise self._closed_error()
+
+    def _ready(self) -> tuple[list[Message], int]:
+        """Return the messages that may be handed out, those first that are next; and how many wait for their key."""
+        key = self._limits.look(self._clock()).key
+        if key is None:
+            return self._waiting[:1], 0
+        return self._keys.waiting(self._waiting, self._unfinished(), key)
+
+    def _next(self) -> Message | None:
+        """Take the message whose turn it is from those that wait."""
+        ready, _ = self._ready()
+        if not ready:
+            return None
+        message = ready[0]
+        key = self._limits.look(self._clock()).key
+        if key is None:
+            return heapq.heappop(self._waiting)
+        self._waiting.remove(message)
+        heapq.heapify(self._waiting)
+        self._keys.admit(message, key, next(self._numbers))
+        return message
 
     def settle(self, changes: Sequence[Change]) -> list[bool]:
         """Return which of the claims were there."""

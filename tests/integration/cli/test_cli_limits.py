@@ -9,7 +9,7 @@ from tests.integration.commands import Commands, wait_until
 # What does not depend on the server runs on one of them.
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
-NONE = {"rate": None, "concurrency": None, "held_for": 0.0}
+NONE = {"rate": None, "concurrency": None, "held_for": 0.0, "key": None}
 
 
 def test_limits_are_set_and_shown(cli: Commands, queue: str) -> None:
@@ -18,7 +18,7 @@ def test_limits_are_set_and_shown(cli: Commands, queue: str) -> None:
     done = cli("limit", queue, "--rate", "100/60", "--concurrency", "20")
     assert done.stdout == b"orders hands out at most 100 in 60 s and 20 in flight\n"
     told = cli.json("limit", queue, "--rate", "5/0.5", "--burst", "3")
-    assert told["limits"] == {"rate": {"count": 5, "per": 0.5, "burst": 3}, "concurrency": 20, "held_for": 0.0}
+    assert told["limits"] == {**NONE, "rate": {"count": 5, "per": 0.5, "burst": 3}, "concurrency": 20}
     assert cli("ls").stdout == b"orders\t0\t10\tlimited\n"
     shown = b"\nlimits\tat most 5 in 0.5 s with bursts of 3 and 20 in flight\n"
     assert shown in cli("stat", queue).stdout
@@ -40,6 +40,26 @@ def test_a_hold_is_set_shown_and_ended(cli: Commands, queue: str) -> None:
         assert cli.json("hold", queue, "0") == {"name": "orders", "limits": NONE}
         output, errors = process.communicate(timeout=120)
     assert (process.returncode, output, errors) == (0, b"a\n", b"")
+
+
+def test_keys_are_set_and_shown(cli: Commands) -> None:
+    events = "events:changes"
+    cli("create", events)
+    told = cli.json("limit", events, "--key", "/customer/id", "--key-at-most", "3")
+    assert told["limits"]["key"] == {"at_most": 3, "pointer": "/customer/id", "fair": True}
+    done = cli("limit", events, "--key", "/customer/id", "--key-fifo")
+    assert done.stdout == b"events:changes hands out at most 1 of a key (/customer/id)\n"
+    done = cli("limit", events, "--key", "given")
+    assert done.stdout == b"events:changes hands out at most 1 of a key, in turns\n"
+    for item in ("a", "b"):
+        cli("put", events, item, "--key", "k")
+    assert b"\nparked\t" in cli("stat", events).stdout
+    assert cli("get", events, "-n", "2", "--no-follow").stdout == b"a\nb\n"
+    assert cli.json("limit", events, "--key", "off")["limits"] == NONE
+    cli("limit", events, "--key-at-most", "2", code=2)
+    cli("limit", events, "--key", "customer", code=2)
+    assert b"cannot tell the messages of a key" in cli("put", "files:spool", "a", "--key", "k", code=1).stderr
+    cli("delete", events)
 
 
 def test_an_impatient_get_says_why(cli: Commands, queue: str) -> None:

@@ -117,6 +117,19 @@ async def play(url: str) -> None:
         await queue.purge()
         await event_steps.push(queue._driver.steps, [(b"x", b"1"), (b"x", b"2")])
         await queue._driver.steps.flush()
+        await queue.set_concurrency(None)
+        await queue.set_rate(None)
+        await queue.set_key("/customer")
+        keyed = b'{"customer": 7}'
+        await queue.put(keyed)
+        held = await in_time(queue.receive())
+        await queue.put(keyed, key="7")
+        with pytest.raises(TimeoutError):
+            await queue.receive(timeout=0)
+        assert (await queue.statistics()).parked == 1
+        await held.ack()
+        assert await in_time(other.get()) == keyed
+        await queue.set_key(at_most=None, fair=False)
         await queue.put(b"4")
         await queue.close()
         await queue.wait_closed()

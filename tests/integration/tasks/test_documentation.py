@@ -26,7 +26,7 @@ PAGE = (ROOT / "docs" / "tasks.md").read_text()
 SCRIPTS = (Path(apressure.__path__[0]) / "tasks" / "engine" / "lua").rglob("*.lua")
 BY_CONNECTION = {"scan", "evalsha", "eval", "ping", "subscribe", "unsubscribe", "hgetall", "smembers"}
 SCHEDULES = (Path(apressure.__path__[0]) / "connection" / "schedules" / "lua").rglob("*.lua")
-SHARED = {"get", "set", "pexpire", "time"}
+SHARED = {"get", "set", "pexpire", "time", "zmscore", "zrangebylex", "hscan", "hrandfield"}
 """Commands of the functions that the scripts of all rooms share."""
 
 
@@ -129,6 +129,18 @@ async def play(url: str) -> None:
         await limited.extend(60)
         await limited.complete()
         await queue.set_rate(None)
+        await queue.purge()
+        await queue.set_concurrency(None)
+        await queue.set_key("/customer")
+        await queue.put_many([{"customer": 7}] * 2)
+        await queue.enqueue("keyed", key="7")
+        keyed = await in_time(other.queue("jobs").receive())
+        with pytest.raises(TimeoutError):
+            await queue.receive(timeout=0)
+        assert (await queue.statistics()).parked == 2
+        await keyed.complete()
+        await (await in_time(queue.receive())).complete()
+        await queue.set_key(at_most=None, fair=False)
         await queue.purge()
         await queue.enqueue("c")
         await (await queue.receive()).fail("why")

@@ -252,6 +252,19 @@ async def test_limits_are_shown(open_queue: Opener) -> None:
         assert 900 < (await shown())["queue_held_seconds"] <= 1000
 
 
+async def test_keys_are_shown(url: str) -> None:
+    names = ("queue_key_limit", "queue_parked_messages")
+    async with EventQueue("changes", url=url) as queue, Metrics(queue, interval=100) as metrics:
+        await queue.put_many([b"1", b"2"], key="a")
+        await queue.receive_many(2)
+        with pytest.raises(TimeoutError):
+            await queue.receive(timeout=0)
+        await metrics.sample()
+        shown = {one.family.name: one.value for one in metrics.readings() if one.family.name in names}
+        assert shown == {"queue_key_limit": 1.0, "queue_parked_messages": 1.0}
+        await queue.delete()
+
+
 async def test_every_kind_of_queue_has_its_metrics(open_queue: Opener, url: str, tmp_path: Path) -> None:
     queues: list[Any] = [
         await open_queue("q"), EventQueue("q", url=url), FileQueue("q", directory=tmp_path), TaskClient(url).queue("q"),
@@ -274,8 +287,9 @@ async def test_every_kind_of_queue_has_its_metrics(open_queue: Opener, url: str,
                 assert 0 <= reading.value < 60
         common = {
             "up", "queue_exists", "queue_sampled_timestamp_seconds", "queue_messages", "queue_in_flight_messages",
-            "queue_delayed_messages", "queue_expired_messages", "queue_schedules", "queue_dedup_ids", "queue_closed",
-            "queue_paused", "queue_held_seconds", "queue_oldest_message_age_seconds",
+            "queue_delayed_messages", "queue_expired_messages", "queue_schedules", "queue_dedup_ids",
+            "queue_parked_messages", "queue_closed", "queue_paused", "queue_held_seconds",
+            "queue_oldest_message_age_seconds",
             "queue_drain_seconds", "local_waiting_putters", "local_waiting_getters", "local_blocked_seconds",
             "local_put_messages",
             "local_received_messages", "local_deleted_messages", "local_dead_lettered_messages",

@@ -1,4 +1,4 @@
--- Put as many events as there is room for, in order: for later, or that expire.
+-- Put as many events as there is room for, in order: for later, that expire, or with a key.
 -- KEYS: those of the prelude
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 '1' if the queue must have been created, 4... events (id, contents,
 --       when it is due, as `due_time` reads it)
@@ -10,10 +10,10 @@ if not bound then return refusal end
 local room = bound > 0 and math.max(0, bound - occupied()) or math.huge
 local letters, places, ids, pairs_ = accepted(4, #ARGV, 3, room)
 if #ids > 0 then
-  local scores, later, ready, contents, ends = {}, {}, {}, {}, {}
+  local scores, later, ready, contents, ends, keys = {}, {}, {}, {}, {}, {}
   for i = 1, #ids do
     local id, text = ids[i], pairs_[2 * i]
-    local due, expires = due_time(ARGV[places[i] + 2])
+    local due, expires, key = due_time(ARGV[places[i] + 2])
     if due > now() then
       -- A fraction keeps the order of events that were put together.
       scores[#scores + 1], scores[#scores + 2] = due + 0.0003 * i, id
@@ -22,11 +22,14 @@ if #ids > 0 then
       ready[#ready + 1] = id
       contents[#contents + 1], contents[#contents + 2] = id, text
     end
+    if key ~= '' then keys[#keys + 1], keys[#keys + 2] = id, key end
     if expires then ends[#ends + 1], ends[#ends + 2] = id, expires .. ':' .. digest_of(text) end
   end
   respect_memory_limit()
   forget_attempts(ids)
   push('HSET', EXPIRES, ends)
+  if #keys > 0 then forget_strangers(#keys + 10, call('HLEN', ITEMS) + call('HLEN', LATER), is_known) end
+  note_keys(keys)
   if #scores > 0 then delay(scores, later) end
   promote()
   publish(ready)

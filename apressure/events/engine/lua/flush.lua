@@ -3,13 +3,13 @@
 -- ARGV: 1 '1' to delete the queue, 2 '1' if it must exist
 -- Returns: {'flushed', number of events that were removed} | {'missing'}
 local waiting, claimed = occupied(), call('LLEN', CLAIMED)
-local missing = ARGV[2] == '1' and call('EXISTS', UNCLAIMED, CLAIMED, ITEMS, CONSUMERS, BOUND, DELAYED) == 0
+local missing = ARGV[2] == '1' and call('EXISTS', UNCLAIMED, CLAIMED, ITEMS, CONSUMERS, BOUND, DELAYED, LINES) == 0
 for from = 0, claimed - 1, CHUNK do
   local locks = call('LRANGE', CLAIMED, from, from + CHUNK - 1)
   for i = 1, #locks do locks[i] = lock_of(locks[i]) end
   call('DEL', unpack(locks))
 end
-call('DEL', UNCLAIMED, CLAIMED, ITEMS, EXPIRY, ATTEMPTS, ERRORS, SCAN, DELAYED, LATER, EXPIRES)
+call('DEL', UNCLAIMED, CLAIMED, ITEMS, EXPIRY, ATTEMPTS, ERRORS, SCAN, DELAYED, LATER, EXPIRES, KEYED, LINES, RING)
 if ARGV[1] == '1' then
   call('DEL', CONSUMERS, BOUND, CLOSED, DEAD, WATCH, PUTTERS, EXPIRED, KEYS[#KEYS - 1], KEYS[#KEYS])
   if call('DEL', CONTROL) == 1 then wake_paused(RESUMED) end

@@ -6,6 +6,10 @@ local bound, created = state(ARGV[1] == '1')
 if not bound then return created end
 if call('EXISTS', UNCLAIMED, CLAIMED, ITEMS, CONSUMERS, BOUND, CONTROL) == 0 then return {'missing'} end
 ignore_memory_limit()  -- consumers of a full server can be slowed down, too
+local limited = limits_keys()
 set_limits(2)
+note_admitted(limited)
+call_up_all()
+show_next()
 wake_limited()
 return {'done'}

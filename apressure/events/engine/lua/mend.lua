@@ -8,11 +8,13 @@ if not created then check_types() end
 local lost = {}
 for i = 1, #ARGV do
   local id = ARGV[i]
-  local known = call('HEXISTS', ITEMS, id) == 0 or call('LPOS', UNCLAIMED, id) or call('LPOS', CLAIMED, id)
+  local known = call('HEXISTS', ITEMS, id) == 0 or is_parked(id) or call('LPOS', UNCLAIMED, id)
+  known = known or call('LPOS', CLAIMED, id)
   if not known then lost[#lost + 1] = id end
 end
 if #lost > 0 then
   ignore_memory_limit()
+  for i = 1, #lost do unpark(lost[i]) end
   put_back(lost, function() return false end)
 end
 return #lost

@@ -10,7 +10,7 @@
 --          lost) | {'missing'} | {'corrupt', why}
 local before = recall(ARGV[1], ARGV[2])
 if before then return natural(before) or 0 end
-local SOURCE = 24
+local SOURCE = 27
 switch_to(SOURCE)
 local source_bound, wrong = state(false)
 if not source_bound then return wrong end
@@ -86,6 +86,7 @@ switch_to(SOURCE)
 for j = 1, #inputs do call('LREM', CLAIMED, -1, inputs[j]) end
 push('HDEL', ITEMS, inputs)
 forget(inputs)
+show_next()
 if limited and call('LLEN', UNCLAIMED) > 0 then wake_limited() end
 -- Consumers that wait for the end learn that it has come.
 if is_closed() and call('LLEN', CLAIMED) == 0 then wake(TURNS) end

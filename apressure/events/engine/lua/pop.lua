@@ -5,8 +5,8 @@
 --       7 limit of deliveries of an event or 0, 8 '1' if the queue must have been created,
 --       9 how many claims the caller has in hand, if it waits for those of others when the queue is closed, or '',
 --       10 '1' to take no more than the caller's share, where several consumers are registered
--- Returns: {'events', {ids}, {contents}, {attempts}, dead letters as `told` returns them, what EXPIRES had of those that
---          were acknowledged at once, if any expires} (without ids: there may be more, try again) |
+-- Returns: {'events', {ids}, {contents}, {attempts}, dead letters as `told` returns them, what was known of those that
+--          were acknowledged at once, as push.lua takes it back, if anything} (without ids: there may be more, try again) |
 --          {'empty', milliseconds, 1 if the queue was created} (to one that does not wait) |
 --          {'watch', milliseconds, created} (watch the queue) | {'turn', milliseconds, created} (wait in line) |
 --          {'draining', milliseconds, created} (closed and empty, but others have events, or some are delayed) |
@@ -63,19 +63,23 @@ if controlled and is_paused() then
 end
 
 local ids, contents, attempts, dead, looked, bytes = {}, {}, {}, {}, 0, 0
-local kept, expires = {}, false
+local kept, more = {}, false
 local most = tonumber(ARGV[3])
+local keyed = has_keys()
 if most > 1 and ARGV[10] == '1' then
-  most = math.min(most, math.max(1, math.ceil(call('LLEN', UNCLAIMED) / math.max(1, call('ZCARD', CONSUMERS)))))
+  local waiting = call('LLEN', UNCLAIMED) + (keyed and call('ZCARD', RING) or 0)
+  most = math.min(most, math.max(1, math.ceil(waiting / math.max(1, call('ZCARD', CONSUMERS)))))
 end
 -- Without a lease an event is never in flight.
 local allowed = controlled and allowance(lease > 0 and call('LLEN', CLAIMED) or nil)
 if allowed then most = math.min(most, allowed.most, lease > 0 and fair_share(allowed) or math.huge) end
 local tried, expiring = call('EXISTS', ATTEMPTS) == 1, call('EXISTS', EXPIRES) == 1
 if expiring then call('HLEN', EXPIRED) end  -- an error where it is of the wrong type: before anything is taken
-while #ids < most and looked < 2 * CHUNK and bytes < 1048576 do
+local reach, sorted, gone = 2 * CHUNK, false, {}
+if keyed and most > 0 then reach, sorted = line_up(most, keys_of) end
+while #ids < most and looked < reach and bytes < 1048576 do
   -- A few at a time, since some may be large.
-  local some = call('LRANGE', UNCLAIMED, -math.min(most - #ids, 100), -1)
+  local some = call('LRANGE', UNCLAIMED, -math.min(most - #ids, reach - looked, 100), -1)
   if #some == 0 then break end
   local found = call('HMGET', ITEMS, unpack(some))
   local times = tried and call('HMGET', ATTEMPTS, unpack(some)) or {}
@@ -90,6 +94,7 @@ while #ids < most and looked < 2 * CHUNK and bytes < 1048576 do
     local attempt = (natural(times[i] or nil) or 0) + 1
     if not found[i] then
       -- An id without contents: it was acknowledged, or flushed, and okq died in between.
+      gone[#gone + 1] = some[i]
     elseif ends[i] and has_expired(ends[i], found[i]) then
       dead[#dead + 1] = {some[i], found[i], attempt - 1, true}
       call('HINCRBY', EXPIRED, 'count', 1)
@@ -97,9 +102,10 @@ while #ids < most and looked < 2 * CHUNK and bytes < 1048576 do
       dead[#dead + 1] = {some[i], found[i], attempt - 1}
     elseif claim(some[i], token, lease) then
       ids[#ids + 1], contents[#contents + 1], attempts[#attempts + 1] = some[i], found[i], attempt
-      if expiring and lease == 0 then
-        kept[#ids] = ends[i] or ''
-        expires = expires or ends[i]
+      if lease == 0 and (expiring or keyed) then
+        local state = keyed and call('HGET', KEYED, 'i' .. some[i])
+        kept[#ids] = (state and '#' .. pack(string.sub(state, 2)) or '') .. (ends[i] or '')
+        more = more or kept[#ids] ~= ''
       end
       bytes = bytes + #found[i]
     end
@@ -127,13 +133,15 @@ elseif #ids > 0 then
   push('HDEL', ITEMS, ids)
   forget(ids)
 end
+leave_lines(gone)
+show_next()
 spend(allowed, #ids)
-if looked > 0 then
+if looked > 0 or sorted then
   wake_putters(bound)
   if place ~= '' then pass_on(place) end
   -- One that watches since the limits kept events waits for new ones now.
   if controlled and call('LLEN', UNCLAIMED) == 0 and limits_flight() then wake_limited() end
-  return {'events', ids, contents, attempts, told(dead), expires and kept or nil}
+  return {'events', ids, contents, attempts, told(dead), more and kept or nil}
 end
 local again = due()
 if allowed and call('LLEN', UNCLAIMED) > 0 then
@@ -145,7 +153,7 @@ if allowed and call('LLEN', UNCLAIMED) > 0 then
 end
 if is_closed() then
   local others = ARGV[9] ~= '' and call('LLEN', CLAIMED) > tonumber(ARGV[9])
-  if others or call('EXISTS', DELAYED) == 1 then return {'draining', again, 1} end
+  if others or call('EXISTS', DELAYED) == 1 or call('ZCARD', LINES) > 0 then return {'draining', again, 1} end
   if place ~= '' then tell_all() end
   return {'closed'}
 end

@@ -2,7 +2,7 @@
 -- functions.
 -- KEYS: 1 unclaimed ids, 2 :claimed, 3 :items, 4 :consumers, and ours: 5 bound, 6 closed, 7 expiry, 8 attempts, 9 dead,
 --       10 turns, 11 watch, 12 room, 13 putters, 14 scan, 15 end, 16 control, 17 resumed, 18 errors, 19 delayed,
---       20 later, 21 expires, 22 expired, 23 op
+--       20 later, 21 expires, 22 expired, 23 keyed, 24 lines, 25 ring, 26 op
 -- An okq beside us does not keep our keys: each of them may be missing or stale at any time. What okq's own keys say
 -- counts: an id in CLAIMED whose lock key exists is claimed, whoever claimed it.
 -- The lock key of an event is not among KEYS, since a step learns ids from the lists. It has the same hash tag.
@@ -16,7 +16,8 @@ local BOUND, CLOSED, EXPIRY, ATTEMPTS, DEAD = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 -- watches the queue, when the queue has ended, an event is due earlier than that client knows, or its limits may let
 -- another one through. WATCH says which client that is, and PUTTERS exists while clients wait for room. SCAN says how far
 -- the claims have been indexed.
-TURNS, WATCH, OP = KEYS[10], KEYS[11], KEYS[23]
+TURNS, WATCH, OP = KEYS[10], KEYS[11], KEYS[26]
+KEYED, LINES, RING = KEYS[23], KEYS[24], KEYS[25]
 local ROOM, PUTTERS, SCAN, END = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 -- CONTROL says whether the queue is paused, and its limits. RESUMED has a token when a pause has ended.
 -- ERRORS: id -> 'attempt:error' of the latest attempt that ended with an error; only for ids that have ATTEMPTS.
@@ -52,6 +53,7 @@ local function check_types()
   call('ZCARD', DELAYED)
   call('HLEN', LATER)
   call('HLEN', EXPIRES)
+  check_lines_types()
 end
 
 -- Check the state of the queue.
@@ -73,28 +75,6 @@ local function ignore_memory_limit()
   call('LREM', CLOSED, 0, '')
 end
 
-local function pack(text)
-  return #text .. ':' .. text
-end
-
--- Returns: the packed text that begins at `from`, the place behind it | nil
-local function unpack_text(packed, from)
-  local colon = string.find(packed, ':', from, true)
-  local length = colon and natural(string.sub(packed, from, colon - 1))
-  if not length or colon + length > #packed then return nil end
-  return string.sub(packed, colon + 1, colon + length), colon + length + 1
-end
-
-local function unpack_all(packed)
-  local texts, text, from = {}, nil, 1
-  while from <= #packed do
-    text, from = unpack_text(packed, from)
-    if not text then break end
-    texts[#texts + 1] = text
-  end
-  return texts
-end
-
 local LOCK = UNCLAIMED .. ':lock:'
 local function lock_of(id)
   return LOCK .. id
@@ -109,6 +89,7 @@ local function switch_to(first)
   TURNS, WATCH, ROOM, PUTTERS, SCAN = KEYS[i + 10], KEYS[i + 11], KEYS[i + 12], KEYS[i + 13], KEYS[i + 14]
   END, CONTROL, RESUMED, ERRORS = KEYS[i + 15], KEYS[i + 16], KEYS[i + 17], KEYS[i + 18]
   DELAYED, LATER, EXPIRES, EXPIRED = KEYS[i + 19], KEYS[i + 20], KEYS[i + 21], KEYS[i + 22]
+  KEYED, LINES, RING, numbered = KEYS[i + 23], KEYS[i + 24], KEYS[i + 25], nil
   LOCK = UNCLAIMED .. ':lock:'
 end
 
@@ -119,7 +100,7 @@ end
 
 -- How many events count towards the bound.
 local function occupied()
-  return call('LLEN', UNCLAIMED) + call('ZCARD', DELAYED)
+  return call('LLEN', UNCLAIMED) + call('ZCARD', DELAYED) + call('ZCARD', LINES)
 end
 
 -- Is there an event with this id, which waits, is in flight or is delayed?
@@ -178,8 +159,9 @@ local function has_expired(entry, contents)
   return natural(at) and natural(at) <= now() and digest == digest_of(contents)
 end
 
--- Forget how often events were delivered, why that failed, and when they expire.
+-- Forget the keys of events, how often they were delivered, why that failed, and when they expire.
 local function forget_attempts(ids)
+  leave_lines(ids)
   if call('EXISTS', EXPIRES) == 1 then push('HDEL', EXPIRES, ids) end
   if call('EXISTS', ATTEMPTS) == 0 then return end
   push('HDEL', ATTEMPTS, ids)
@@ -205,30 +187,35 @@ local function keep_errors(errors)
   if kept then let_expire(ERRORS) end
 end
 
--- A dead letter: '+', the packed id, the packed reason 'time:attempts:attempt:error' (attempt 0 and no error: none is
--- known), and the contents. Older versions wrote the packed id and the contents.
+-- A dead letter: '#' and the packed key, if it has one; '+', the packed id, the packed reason
+-- 'time:attempts:attempt:error' (attempt 0 and no error: none is known), and the contents. Older versions wrote the packed id and the contents.
 -- expired: that is why it is one
 local function letter_of(id, contents, attempts, expired)
+  local key = string.match(call('HGET', KEYED, 'i' .. id) or '', '^a(.+)$')
+  key = key and '#' .. pack(key) or ''
   if expired then
-    return '+' .. pack(id) .. pack(now() .. ':' .. attempts .. ':' .. attempts .. ':expired\t') .. contents
+    return key .. '+' .. pack(id) .. pack(now() .. ':' .. attempts .. ':' .. attempts .. ':expired\t') .. contents
   end
   local kept = error_count() and call('HGET', ERRORS, id) or ''
   local attempt, text = string.match(kept, '^(%d+):(.*)$')
   attempt = natural(attempt)
   if not attempt or attempt > attempts then attempt, text = 0, '' end
-  return '+' .. pack(id) .. pack(now() .. ':' .. attempts .. ':' .. attempt .. ':' .. text) .. contents
+  return key .. '+' .. pack(id) .. pack(now() .. ':' .. attempts .. ':' .. attempt .. ':' .. text) .. contents
 end
 
--- Returns: the id of the event in a dead letter | where its contents begin; nil where it cannot be read
+-- Returns: the id of the event in a dead letter | where its contents begin; nil where it cannot be read | its key, or nil
 local function read_letter(letter)
-  local explained = string.sub(letter, 1, 1) == '+'
-  local id, from = unpack_text(letter, explained and 2 or 1)
+  local key, begin = nil, 1
+  if string.sub(letter, 1, 1) == '#' then key, begin = unpack_text(letter, 2) end
+  if not begin then return nil end
+  local explained = string.sub(letter, begin, begin) == '+'
+  local id, from = unpack_text(letter, begin + (explained and 1 or 0))
   local reason
   if id and explained then
     reason, from = unpack_text(letter, from)
     if not reason then return nil end
   end
-  return id, from
+  return id, from, key
 end
 
 -- Forget everything that is kept for ids beside their contents.
@@ -338,6 +325,40 @@ local function index_claims(claims)
   call('SET', SCAN, from + CHUNK, 'PX', SCAN_MS)
 end
 
+-- Have an event wait whose turn has come, if none does.
+local function show_next()
+  local id = restock()
+  if not id then return end
+  redis.pcall('PUBLISH', UNCLAIMED, id)
+  if is_closed() then wake(TURNS) end  -- those that wait for the end look for a token only
+end
+
+-- Free what okq has settled, and show what may be handed out.
+local function tend_lines()
+  if call('EXISTS', LINES) == 0 then return end
+  check_lines(is_known)
+  show_next()
+end
+
+-- The keys of events, for `line_up`: of the last ones, as many as have a MiB of contents together.
+local function keys_of(ids, states, steps, last)
+  local keys, bytes, some, first = {}, 0, nil, last + 1
+  for i = last, 1, -1 do
+    local letter, contents = string.sub(states[i] or '', 1, 1), nil
+    if steps and letter == '' then
+      if i < first then
+        first = math.max(1, i - 19)
+        some = call('HMGET', ITEMS, unpack(ids, first, i))
+      end
+      contents = some[i - first + 1]
+      bytes = bytes + #(contents or '')
+      if bytes > 1048576 and i < last then break end
+    end
+    keys[i] = letter == 'w' and string.sub(states[i], 2) or contents and key_at(steps, contents) or ''
+  end
+  return keys
+end
+
 -- Have delayed events wait that are due, and put back events whose claims have expired, at most 1,000 in a step.
 -- Returns: how many were put back
 local function heal()
@@ -348,6 +369,8 @@ local function heal()
     if call('EXISTS', ITEMS, LATER) == 0 and call('EXISTS', ATTEMPTS, EXPIRES) > 0 then
       call('DEL', ATTEMPTS, ERRORS, EXPIRES)
     end
+    if call('EXISTS', ITEMS, LATER) == 0 then call('DEL', KEYED, LINES, RING) end
+    tend_lines()
     return 0
   end
   index_claims(claims)
@@ -366,6 +389,7 @@ local function heal()
   end
   push('ZREM', EXPIRY, gone)
   put_back(back, always)
+  tend_lines()
   return #back
 end
 

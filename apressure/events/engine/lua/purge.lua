@@ -1,4 +1,5 @@
--- Delete events that wait, those that are next first; where none waits, those that are delayed.
+-- Delete events that wait: those in the lines of their keys, then those that are next first; where none waits, those that
+-- are delayed.
 -- KEYS: those of the prelude
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 how many at most, 4 '1' if the queue must have been created
 -- Returns: {'pushed', number of events that were deleted} | {'missing'} | {'corrupt', why}
@@ -9,13 +10,17 @@ if not bound then return created end
 if not created then check_types() end
 local limited = limits_flight()
 ignore_memory_limit()
-local ids, contents = call('LRANGE', UNCLAIMED, -tonumber(ARGV[3]), -1), call('HLEN', ITEMS)
-if #ids > 0 then
+local most, contents = tonumber(ARGV[3]), call('HLEN', ITEMS)
+local ids = first_parked(most)
+local listed = #ids < most and call('LRANGE', UNCLAIMED, #ids - most, -1) or {}
+if #ids + #listed > 0 then
+  call('LTRIM', UNCLAIMED, 0, -#listed - 1)
+  for i = 1, #listed do ids[#ids + 1] = listed[i] end
   push('HDEL', ITEMS, ids)
   local deleted = contents - call('HLEN', ITEMS)
   forget(ids)
-  call('LTRIM', UNCLAIMED, 0, -#ids - 1)
   record(ARGV[1], deleted)
+  show_next()
   wake_putters(bound)
   if limited and call('LLEN', UNCLAIMED) == 0 then wake_limited() end  -- it waits for new ones now
   return {'pushed', tostring(deleted)}

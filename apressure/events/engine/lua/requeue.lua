@@ -12,13 +12,13 @@ if not bound then return refusal end
 local room = bound > 0 and math.max(0, bound - occupied()) or CHUNK
 local most, chosen = math.min(tonumber(ARGV[3]), CHUNK), #ARGV > 4
 local entries = chosen and {unpack(ARGV, 5)} or call('LRANGE', DEAD, -most, -1)
-local letters, taken, ids, pairs_, kept, seen, passed = {}, {}, {}, {}, {}, {}, 0
+local letters, taken, ids, pairs_, kept, seen, keys, passed = {}, {}, {}, {}, {}, {}, {}, 0
 for place = 1, #entries do
   local entry = entries[chosen and place or #entries + 1 - place]
   if #ids == room or passed > MOST_PASSED then break end
   local at = chosen and call('LPOS', DEAD, entry, 'RANK', -1)
   if at then passed = passed + call('LLEN', DEAD) - at end
-  local id, from = read_letter(entry)
+  local id, from, key = read_letter(entry)
   if chosen and not at then
     letters[place] = '0'
   elseif not id or seen[id] or is_known(id) then
@@ -27,6 +27,7 @@ for place = 1, #entries do
   else
     letters[place] = 'm'
     seen[id] = true
+    if key then keys[#keys + 1], keys[#keys + 2] = id, key end
     taken[#taken + 1], ids[#ids + 1] = entry, id
     pairs_[#pairs_ + 1], pairs_[#pairs_ + 2] = id, string.sub(entry, from)
   end
@@ -35,6 +36,7 @@ if #ids < #entries and #ids == room then call('SET', PUTTERS, 1, 'PX', WATCH_MS)
 if #letters > 0 then
   respect_memory_limit()
   publish(ids)
+  note_keys(keys)
   push('HSET', ITEMS, pairs_)
   push('LPUSH', UNCLAIMED, ids)
   if chosen then

@@ -36,6 +36,7 @@ for i = 5, #ARGV, width do
   -- The specification's QACK also finds an event that has gone back. That list can be long.
   if removed == 0 and ARGV[4] == '1' then
     removed = call('LREM', UNCLAIMED, -1, id)
+    if removed == 0 and is_parked(id) then removed = 1 end
     waiting = waiting + removed
   end
   letters[#letters + 1] = removed > 0 and '1' or '0'

@@ -19,6 +19,7 @@ from apressure.connection.client import Client
 from apressure.core.counts import Counts
 from apressure.core.due import Due
 from apressure.core.errors import closed
+from apressure.core.limits import Changes
 from apressure.core.waiting import Wait
 from apressure.exceptions import (
     ROLES,
@@ -159,7 +160,7 @@ class Plain(Engine):
     async def pause(self, pausing: bool, expected: bool = True) -> bool:  # noqa: ARG002
         self.scripted("pause" if pausing else "resume")
 
-    async def limit(self, changes: dict[str, int | None], expected: bool) -> None:  # noqa: ARG002
+    async def limit(self, changes: Changes, expected: bool) -> None:  # noqa: ARG002
         self.scripted("set_rate, set_concurrency and hold")
 
     async def close(self, expected: bool = True, timeout: float | None = None) -> None:  # noqa: ARG002

@@ -12,11 +12,13 @@ if status == 'reserved' or status == 'started' then
 elseif status == 'pending' or status == 'scheduled' then
   ignore_memory_limit()
   local removed = status == 'pending' and call('LREM', PENDING, 1, id) or call('ZREM', SCHEDULED, id)
+  if removed == 0 and is_parked(id) then removed = 1 end  -- `finish` takes it from its line
   -- A node of the released blueque may have taken it, and not noted that yet.
   outcome = removed > 0 and 'cancelled' or 'requested'
 end
 if outcome == 'cancelled' then
   finish(id, 'failed', 'error', 'cancelled')
+  show_next()
 elseif outcome == 'requested' then
   call('PUBLISH', TASK .. id, 'cancel')
   call('HSET', TASK .. id, 'cancel_requested', stamp())

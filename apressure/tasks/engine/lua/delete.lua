@@ -2,7 +2,7 @@
 -- KEYS: those of the prelude, then the schedules, and the dedup ids
 -- ARGV: 1 '1' to end it: it must exist, '0' to forget it
 -- Returns: {'done'} | {'missing'}
-local exists = call('EXISTS', BOUND, PENDING, SCHEDULED, COMPLETE, FAILED, LEASES) > 0 or call('ZSCORE', QUEUES, NAME)
+local exists = call('EXISTS', BOUND, PENDING, SCHEDULED, COMPLETE, FAILED, LEASES, LINES) > 0 or call('ZSCORE', QUEUES, NAME)
 if ARGV[1] == '1' then
   if not exists then
     call('DEL', CLOSED, CONTROL)
@@ -12,7 +12,7 @@ if ARGV[1] == '1' then
   call('PUBLISH', ROOM, 'deleted')
   call('DEL', BOUND, CLOSED, CONTROL, EXPIRED, KEYS[#KEYS - 1], KEYS[#KEYS])
 else
-  call('DEL', TASKS, STARTED)
+  call('DEL', TASKS, STARTED, KEYED, LINES, RING)
   if call('SCARD', LISTENERS) == 0 and call('EXISTS', BOUND, PENDING, SCHEDULED) == 0 then call('ZREM', QUEUES, NAME) end
 end
 return {'done'}

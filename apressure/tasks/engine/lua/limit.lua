@@ -7,5 +7,9 @@ if not bound then return created end
 if not (created or is_known()) then return {'missing'} end
 ignore_memory_limit()  -- nodes of a full server can be slowed down, too
 tell()
+local limited = limits_keys()
 set_limits(2)
+note_admitted(limited)
+call_up_all()
+show_next()
 return {'done'}

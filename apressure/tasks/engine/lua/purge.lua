@@ -14,7 +14,7 @@ local what, most = ARGV[3], tonumber(ARGV[4])
 local before_time = ARGV[5] ~= '' and tonumber(stamp()) - tonumber(ARGV[5])
 local KNOWN = {scheduled = 1, pending = 1, reserved = 1, started = 1, complete = 1, failed = 1}
 local lists = {pending = PENDING, complete = COMPLETE, failed = FAILED}
-local ids, holders, deleted, looked = {}, {}, 0, 0
+local ids, parked, holders, deleted, looked = {}, {}, {}, 0, 0
 if what == 'scheduled' then
   ids = call('ZRANGE', SCHEDULED, 0, most - 1)
 elseif what == 'held' then
@@ -30,7 +30,8 @@ elseif what == 'held' then
     end
   end
 else
-  ids = call('LRANGE', lists[what], -most, -1)
+  parked = what == 'pending' and first_parked(most) or {}
+  ids = #parked > 0 and parked or call('LRANGE', lists[what], -most, -1)
 end
 for i = 1, #ids do
   local id = lists[what] and ids[#ids + 1 - i] or ids[i]
@@ -43,9 +44,9 @@ for i = 1, #ids do
     if task[3] then release(id, task[3], task[4]) end
   elseif what == 'scheduled' then
     call('ZREM', SCHEDULED, id)
-  else
+  elseif #parked == 0 then
     call('RPOP', lists[what])
-  end
+  end  -- `forget` takes it from its line
   -- A task with another status is in another list, too; one with an unknown status is here only.
   if not task[1] then
     forget(id)
@@ -54,6 +55,7 @@ for i = 1, #ids do
     deleted = deleted + 1
   end
 end
+show_next()
 sweep(math.min(2 * looked, 2 * CHUNK))
 record(ARGV[1], deleted .. ':' .. looked)
 if (what == 'pending' or what == 'scheduled') and looked > 0 then tell_room(bound) end

@@ -5,6 +5,7 @@
 -- The token makes a repeat safe: a task that waits has none.
 call('LLEN', PENDING)
 call('LLEN', COMPLETE)
+check_lines_types()
 ignore_memory_limit()
 local letters = {}
 for i = 1, #ARGV, 2 do
@@ -15,11 +16,13 @@ for i = 1, #ARGV, 2 do
     call('LREM', COMPLETE, 1, id)
     call('HSET', TASK .. id, 'status', 'pending', 'updated', stamp(), 'attempts', math.max(0, (natural(task[3]) or 0) - 1))
     call('HDEL', TASK .. id, 'token', 'result', 'reclaimed_node')
-    call('RPUSH', PENDING, id)
+    local key = has_keys() and keys_of({id}, {}, key_terms().steps, 1)[1]
+    if key then park_first(id, key) else call('RPUSH', PENDING, id) end
     letters[#letters + 1] = '1'
   else
     letters[#letters + 1] = '0'
   end
 end
 tell()
+show_next()
 return {'settled', table.concat(letters)}

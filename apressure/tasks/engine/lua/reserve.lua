@@ -48,6 +48,7 @@ local wrong = controlled and damaged_limits()
 if wrong then return wrong end
 call('LLEN', RESERVED .. listener)
 call('LLEN', PENDING)
+check_lines_types()
 local some_scheduled = call('ZCARD', SCHEDULED) > 0
 ignore_memory_limit()
 if some_scheduled then promote() end
@@ -61,8 +62,13 @@ local allowed = controlled and allowance(call('ZCARD', LEASES))
 -- First it reads.
 local most, found, dead, looked, bytes, seen = tonumber(ARGV[3]), {}, {}, 0, 0, {}
 if allowed then most = math.min(most, allowed.most) end
-while #found < most and looked < 2 * CHUNK and bytes < 1048576 do
-  local some = call('LRANGE', PENDING, -looked - math.min(most - #found, 100), -looked - 1)
+local reach, lined_up, gone = 2 * CHUNK, false, {}
+if most > 0 and has_keys() then
+  tend_lines()
+  reach, lined_up = line_up(most, keys_of)
+end
+while #found < most and looked < reach and bytes < 1048576 do
+  local some = call('LRANGE', PENDING, -looked - math.min(most - #found, reach - looked, 100), -looked - 1)
   for i = #some, 1, -1 do
     local id = some[i]
     local fields = redis.pcall('HGETALL', TASK .. id)
@@ -98,7 +104,9 @@ while #found < most and looked < 2 * CHUNK and bytes < 1048576 do
         bytes = bytes + size
         if bytes >= 1048576 then break end
       end
-    end  -- otherwise it was deleted, or its id was in the list twice
+    elseif not is_undone(id) then
+      gone[#gone + 1] = id
+    end  -- otherwise its id was in the list twice
   end
   if #some == 0 then break end
 end
@@ -109,6 +117,7 @@ end
 
 -- Then it writes.
 if looked > 0 then call('LTRIM', PENDING, 0, -looked - 1) end
+leave_lines(gone)
 for i = 1, #dead do
   local id, expired_at = unpack(dead[i])
   finish(id, 'failed', 'error', expired_at and 'expired' or reason(id))
@@ -139,7 +148,8 @@ if #found > 0 then
   end
   record(ARGV[1], table.concat(ids, ' '))
 end
-if looked > 0 then
+show_next()
+if looked > 0 or lined_up then
   tell_room(bound)
   return with_given_up({'tasks', found, #dead, looked - #found - #dead, claim})
 end
@@ -151,7 +161,9 @@ if allowed and allowed.most == 0 and call('EXISTS', PENDING) == 1 then
 end
 if closed then
   local others = ARGV[10] ~= '' and call('ZCARD', LEASES) > tonumber(ARGV[10])
-  if others or call('ZCARD', SCHEDULED) > 0 then return with_given_up({'draining', milliseconds, created}) end
+  if others or call('EXISTS', SCHEDULED, LINES) > 0 then
+    return with_given_up({'draining', milliseconds, created})
+  end
   return with_given_up({'closed'})
 end
 return with_given_up({'empty', milliseconds, created})

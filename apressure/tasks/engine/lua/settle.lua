@@ -19,10 +19,11 @@ if kinds['complete'] then call('LLEN', COMPLETE) end
 if kinds['fail'] then call('LLEN', FAILED) end
 if kinds['nack'] or kinds['unseen'] then call('LLEN', PENDING) end
 if kinds['later'] then call('ZCARD', SCHEDULED) end
+if next(nodes) then check_lines_types() end
 ignore_memory_limit()
 
 local letters, back, ended, freed, checked = {}, false, 0, false, false
-local complete, failed, leases, added, removed = {}, {}, {}, {}, {}
+local complete, failed, leases, added, removed, done = {}, {}, {}, {}, {}, {}
 
 -- Write what has gathered.
 local function write()
@@ -86,7 +87,7 @@ while i <= #ARGV do
         call('HSET', task, 'status', status, succeeds and 'result' or 'error', value, 'updated', stamp())
         local list = succeeds and complete or failed
         list[#list + 1], leases[#leases + 1] = id, id
-        ended = ended + 1
+        ended, done[#done + 1] = ended + 1, id
         if member then removed[#removed + 1] = member end
       else
         write()
@@ -100,6 +101,8 @@ while i <= #ARGV do
   letters[#letters + 1] = letter
 end
 write()
+leave_lines(done)
+if next(nodes) then show_next() end
 if ended > 0 then
   local ttl = tonumber(ARGV[2])
   if ttl > 0 then

@@ -10,6 +10,7 @@ local time, most = ARGV[1] ~= '' and ARGV[1] or stamp(), tonumber(ARGV[3])
 local moved, looked = promote(time, most)
 local more = looked == most
 more = reclaim() == LOOKED_AT or more
+tend_lines()
 bury()
 tidy_started()
 if tonumber(ARGV[2]) > 0 then

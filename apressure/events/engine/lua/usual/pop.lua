@@ -1,19 +1,21 @@
--- The usual case of pop.lua for one event, with as few commands as possible: an open queue without a pause or limits, no
--- attempts before and no time when it expires, nothing due, nobody who waits for room or in line, no claim that has
+-- The usual case of pop.lua for one event, with as few commands as possible: an open queue without a pause, limits or
+-- keys, no attempts before and no time when it expires, nothing due, nobody who waits for room or in line, no claim that has
 -- expired, and no claims to look for. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of pop.lua; nil for any other case
 if ARGV[2] == '1' or ARGV[3] ~= '1' then return nil end
 local call = redis.call
+local KEYED, LINES, RING = KEYS[23], KEYS[24], KEYS[25]
 local UNCLAIMED, CLAIMED, ITEMS, CLOSED, EXPIRY = KEYS[1], KEYS[2], KEYS[3], KEYS[6], KEYS[7]
 local ATTEMPTS, WATCH, ROOM, PUTTERS, SCAN = KEYS[8], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local CONTROL, DELAYED, LATER, EXPIRES, OP = KEYS[16], KEYS[19], KEYS[20], KEYS[21], KEYS[23]
+local CONTROL, DELAYED, LATER, EXPIRES, OP = KEYS[16], KEYS[19], KEYS[20], KEYS[21], KEYS[26]
 
 local id = redis.pcall('LRANGE', UNCLAIMED, -1, -1)[1]  -- of a wrong type: the step says what is wrong
 if not id then return nil end
 local lock = UNCLAIMED .. ':lock:' .. id
 local waits = ARGV[6] == '' and CLOSED or WATCH
-if call('EXISTS', lock, CLOSED, CONTROL, ATTEMPTS, ROOM, PUTTERS, DELAYED, LATER, EXPIRES, waits) > 0 then
-  if call('EXISTS', lock, CLOSED, CONTROL, ROOM, PUTTERS, waits) > 0 then return nil end
+local others = call('EXISTS', lock, CLOSED, CONTROL, ROOM, PUTTERS, KEYED, LINES, RING, waits)
+if others > 0 then return nil end
+if call('EXISTS', ATTEMPTS, DELAYED, LATER, EXPIRES) > 0 then
   if not delayed_beside(id) then return nil end
 end
 if not bound_for(ARGV[1], ARGV[8]) then return nil end

@@ -12,7 +12,7 @@ end
 -- The queue's bound, 0 for none; nil if it is damaged, or missing where it must be there, or if this client has made
 -- this step or a later one: that is no usual case.
 local function bound_for(number, must)
-  local last, bound = redis.call('GET', KEYS[23]), redis.call('GET', KEYS[5])
+  local last, bound = redis.call('GET', KEYS[26]), redis.call('GET', KEYS[5])
   if repeated(last, number) then return nil end
   if not bound then return must ~= '1' and 0 or nil end
   return #bound <= 13 and string.find(bound, '^%d+$') and tonumber(bound) or nil

@@ -3,7 +3,7 @@
 -- KEYS: 1 blueque_queues, 2 pending, 3 scheduled, 4 started, 5 listeners, 6 complete, 7 failed, 8 tasks, and ours:
 --       9 leases, 10 nodes, 11 bound, 12 closed, 13 control, 14 op; the beginnings of keys: 15 of a task, 16 of a
 --       listener's reserved list; the channels: 17 of the queue, 18 for room, 19 for schedulers;
---       and ours: 20 expired
+--       and ours: 20 expired, 21 keyed, 22 lines, 23 ring
 -- Nodes of the released blueque do not keep our keys: each of them may be missing or stale at any time. What Blueque's
 -- own keys say counts. Other programs may write there, too: a task may be missing, and any field of it.
 -- Scripts never roll back: so every script reads and checks everything before its first write.
@@ -13,6 +13,7 @@ local COMPLETE, FAILED, TASKS = KEYS[6], KEYS[7], KEYS[8]
 local LEASES, NODES, BOUND, CLOSED = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 CONTROL, OP = KEYS[13], KEYS[14]
 local TASK, RESERVED, CHANNEL, ROOM, SCHEDULERS = KEYS[15], KEYS[16], KEYS[17], KEYS[18], KEYS[19]
+LIST, KEYED, LINES, RING = PENDING, KEYS[21], KEYS[22], KEYS[23]
 local EXPIRED = KEYS[20]        -- in its field 'count', how many tasks have expired; a task's own field `expires` says when
 local NAME = string.sub(TASKS, #'blueque_tasks_' + 1)
 
@@ -47,6 +48,7 @@ local function check_types()
   call('ZCARD', LEASES)
   call('ZCARD', NODES)
   call('ZCARD', QUEUES)
+  check_lines_types()
 end
 
 -- Check the state of the queue.
@@ -80,7 +82,7 @@ end
 
 -- How many tasks count towards the bound: those that wait, and those that are scheduled.
 local function occupied()
-  return call('LLEN', PENDING) + call('ZCARD', SCHEDULED)
+  return call('LLEN', PENDING) + call('ZCARD', SCHEDULED) + call('ZCARD', LINES)
 end
 
 -- When a task is due that was given as '+' and milliseconds from now, or as seconds since 1970.
@@ -122,6 +124,42 @@ local function standing(id)
   return task[1], 'unfit ' .. task[1]
 end
 
+-- Have a task wait whose turn has come, if none does, and tell of it.
+local function show_next()
+  if restock() then tell() end
+end
+
+-- The keys of tasks, for `line_up`: of the last ones, as many as have a MiB of parameters together.
+local function keys_of(ids, states, steps, last)
+  local keys, bytes = {}, 0
+  for i = last, 1, -1 do
+    local letter, key = string.sub(states[i] or '', 1, 1), ''
+    if letter == 'w' then
+      key = string.sub(states[i], 2)
+    elseif letter == '' then
+      local task = some_of(ids[i], 'key', steps and 'parameters' or 'key')
+      bytes = bytes + (steps and #(task[2] or '') or 0)
+      if bytes > 1048576 and i < last then break end
+      key = task[1] or steps and task[2] and key_at(steps, task[2]) or ''
+    end
+    keys[i] = key
+  end
+  return keys
+end
+
+-- Is a task still to be done?
+local function is_undone(id)
+  local status = some_of(id, 'status')[1]
+  return status ~= nil and status ~= false and status ~= 'complete' and status ~= 'failed'
+end
+
+-- Free the places of tasks that nodes of the released blueque have ended, and show what may be handed out.
+local function tend_lines()
+  if call('EXISTS', LINES) == 0 then return end
+  check_lines(is_undone)
+  show_next()
+end
+
 -- A task leaves the hands of the node that has it, if any. (Of those in its list, the first ones end first.)
 local function release(id, node, pid)
   if not node then return end
@@ -145,6 +183,7 @@ local function finish(id, status, field, text, node, pid)
   call('LPUSH', status == 'complete' and COMPLETE or FAILED, id)
   release(id, node, pid)
   call('HSET', TASK .. id, 'status', status, field, text, 'updated', stamp())
+  leave_lines({id})
 end
 
 -- Several strings at once; false for each that is missing, or of another type.
@@ -304,6 +343,7 @@ end
 local function forget(id)
   call('PUBLISH', TASK .. id, 'deleted')
   call('DEL', TASK .. id)
+  leave_lines({id})
 end
 
 -- Drop ids from the list of all tasks whose tasks were deleted. The others go to its other end, so that each step looks at
@@ -396,5 +436,7 @@ local function revive(id)
     'HDEL', TASK .. id, 'token', 'cancel_requested', 'reclaimed_node', 'attempts', 'error', 'failure', 'failed_attempt',
     'node', 'pid', 'process_started', 'progress', 'progress_message', 'expires'
   )
+  local key = some_of(id, 'key')[1]
+  note_keys(key and {id, key} or {})
   call('LPUSH', PENDING, id)
 end

@@ -1,5 +1,5 @@
 -- The usual case of enqueue.lua for one task that is not scheduled, with as few commands as possible: an open queue with
--- room, and no scheduled task that is due. In any other case it writes nothing.
+-- room, no task with a key, and no scheduled task that is due. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of enqueue.lua; nil for any other case
 if #ARGV ~= 6 or ARGV[2] == '1' or ARGV[6] ~= '' then return nil end
 local call = redis.call
@@ -8,7 +8,7 @@ local values = call('MGET', OP, KEYS[11], KEYS[12])
 local bound = values[2]
 if values[3] or repeated(values[1], ARGV[1]) then return nil end
 local later = call('EXISTS', SCHEDULED) == 0 and 0 or not_due(SCHEDULED, 1)
-if not later then return nil end
+if not later or call('EXISTS', KEYS[21], KEYS[22], KEYS[23]) > 0 then return nil end
 if bound then
   if #bound > 13 or not string.find(bound, '^%d+$') then return nil end
   if tonumber(bound) > 0 and call('LLEN', PENDING) + later >= tonumber(bound) then return nil end

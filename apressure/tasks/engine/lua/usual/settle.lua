@@ -1,6 +1,6 @@
 -- The usual case of settle.lua for one task of ours that starts or completes, with as few commands as possible: it has
 -- not been taken from its node, no result has expired, no scheduled task is due, and the queue is neither paused nor
--- limited. In any other case it writes nothing.
+-- limited, and has no keys. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of settle.lua; nil for any other case
 local how, id, token, node, value = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 if ARGV[1] == '1' or token == '' or #ARGV ~= 8 + 2 * (tonumber(ARGV[8]) or 0) then return nil end
@@ -25,8 +25,8 @@ local is = redis.pcall('HMGET', task, 'status', 'node', 'token', 'pid', 'reclaim
 if is[1] ~= 'started' or is[2] ~= node or is[3] ~= token or not is[4] or is[5] then return nil end
 local COMPLETE, RESERVED = KEYS[6], KEYS[16] .. node
 local time, ttl = call('TIME'), tonumber(ARGV[2])
-if call('EXISTS', KEYS[3], KEYS[12], KEYS[13]) > 0 then
-  if call('EXISTS', KEYS[12], KEYS[13]) > 0 or not not_due(KEYS[3], 1) then return nil end
+if call('EXISTS', KEYS[3], KEYS[12], KEYS[13], KEYS[21], KEYS[22], KEYS[23]) > 0 then
+  if call('EXISTS', KEYS[12], KEYS[13], KEYS[21], KEYS[22], KEYS[23]) > 0 or not not_due(KEYS[3], 1) then return nil end
 end
 for status, list in pairs({complete = COMPLETE, failed = KEYS[7]}) do
   local oldest = redis.pcall('LRANGE', list, -1, -1)

@@ -1,0 +1,75 @@
+"""Which message is next where messages have keys: what `connection/lua/06_keys.lua` does on a server."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from apressure.core.due import MOST_KEY
+
+if TYPE_CHECKING:
+    from apressure.core.limits import KeyLimit
+    from apressure.testing.memory.stored import Message
+
+
+class StoredKeys:
+    """The turns of the keys of a queue."""
+
+    def __init__(self) -> None:
+        self._turns: dict[bytes, int] = {}
+
+    def waiting(
+        self, waiting: Iterable[Message], unfinished: Iterable[Message], limit: KeyLimit
+    ) -> tuple[list[Message], int]:
+        """Return the messages that may be handed out, the next one first; and how many wait for their key."""
+        most = math.inf if limit.at_most is None else limit.at_most
+        admitted = Counter(one.key_at(limit.pointer) for one in unfinished if one.admitted)
+        ready: list[tuple[float, Message]] = []
+        met: set[bytes] = set()
+        parked = 0
+        for message in sorted(waiting):
+            key = message.key_at(limit.pointer)
+            if message.admitted:
+                ready.append((-math.inf, message))
+            elif not key:
+                ready.append((message.number, message))
+            elif admitted[key] >= most:
+                parked += 1
+            elif key not in met:
+                met.add(key)
+                turn = self._turns.get(key, 0) if limit.fair else 0
+                ready.append((max(turn, message.number), message))
+        return [message for _, message in sorted(ready)], parked
+
+    def admit(self, message: Message, limit: KeyLimit, number: int) -> None:
+        """It is this message's turn; the next one of its key is behind all that wait now."""
+        message.admitted = True
+        self._turns[message.key_at(limit.pointer)] = number
+
+
+def key_in(data: bytes, pointer: str | None) -> bytes:
+    """Return the key at a JSON pointer in a message; nothing where there is none."""
+    if pointer is None:
+        return b""
+    try:
+        value: Any = json.loads(data)
+        for step in pointer.split("/")[1:]:
+            value = _element(value, step.replace("~1", "/").replace("~0", "~"))
+    except (ValueError, LookupError):
+        return b""
+    if isinstance(value, bool):
+        return b"true" if value else b"false"
+    if isinstance(value, int | float):
+        return (f"{value:.0f}" if value % 1 == 0 and abs(value) < 1e21 else f"{value:.14g}").encode()
+    return value.encode(errors="surrogateescape")[:MOST_KEY] if isinstance(value, str) else b""
+
+
+def _element(value: Any, step: str) -> Any:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return value[int(step)]
+    if isinstance(value, dict):
+        return value[step]
+    raise LookupError(step)
