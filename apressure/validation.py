@@ -108,6 +108,17 @@ def text(value: Any, name: str) -> str:
     return value
 
 
+def encoded(value: Any, name: str, most: int) -> bytes:
+    """Return a string of one to so many bytes in UTF-8, or raise TypeError or ValueError if the argument is none."""
+    try:
+        found = text(value, name).encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} must be text that UTF-8 can encode: {error}") from None
+    if not 0 < len(found) <= most:
+        raise ValueError(f"{name} must have 1 to {most} bytes, not {len(found)}")
+    return found
+
+
 def known(options: Iterable[str], names: Collection[str]) -> None:
     """Raise TypeError if an option is unknown. The error names the option that is probably meant, or else all of them.
 

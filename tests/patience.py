@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import hashlib
+import re
+from types import ModuleType
 
 import pytest
 
@@ -15,8 +17,11 @@ from apressure.connection.wire.script import Script
 from apressure.pressure.engine import waits
 
 
-def be_patient(patch: pytest.MonkeyPatch) -> None:
-    """Have waits that miss a wake-up look again after 10 minutes only: what ends before has missed none."""
+def be_patient(patch: pytest.MonkeyPatch, waits: ModuleType = waits) -> None:
+    """Have waits that miss a wake-up look again after 10 minutes only: what ends before has missed none.
+
+    `waits` is the module of the kind of queue; of an AsyncQueue by default.
+    """
     patch.setattr(waits, "SLICE", 600)
     patch.setattr(waits, "LONG_SLICE", 600)
     patch.setattr(rounds, "ROUND", 600)
@@ -26,8 +31,8 @@ def be_patient(patch: pytest.MonkeyPatch) -> None:
     @functools.cache
     def patient(room: str, name: str) -> Script:
         made = copy.copy(original(room, name))
-        assert b"WATCH_MS = 4500 " in made.source
-        made.source = made.source.replace(b"WATCH_MS = 4500 ", b"WATCH_MS = 600000 ")
+        made.source, times = re.subn(rb"WATCH_MS = \d+ ", b"WATCH_MS = 600000 ", made.source)
+        assert times == 1
         made.sha = hashlib.sha1(made.source, usedforsecurity=False).hexdigest().encode()
         return made
 

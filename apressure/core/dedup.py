@@ -48,12 +48,7 @@ def dedup_of(dedup_id: Any, dedup_window: Any, unable: str = "") -> Dedup | None
         if dedup_window is not None:
             raise ValueError("dedup_window says how long a dedup_id counts: give dedup_id=, too")
         return None
-    try:
-        encoded = validation.text(dedup_id, "dedup_id").encode(errors="surrogateescape")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"dedup_id must be text that UTF-8 can encode: {error}") from None
-    if not 0 < len(encoded) <= MOST_ID:
-        raise ValueError(f"dedup_id must have 1 to {MOST_ID} bytes, not {len(encoded)}")
+    encoded = validation.encoded(dedup_id, "dedup_id", MOST_ID)
     if dedup_window is None:
         if unable:
             raise ValueError(

@@ -94,7 +94,8 @@ def due_of(terms: PutTerms | ManyTerms, name: str = "", unable: str = "", keyles
         return None  # as in most puts
     given: dict[str, Any] = {**terms}
     due = _expiring(_due(given.pop("delay", None), given.pop("at", None)), given.pop("expires", None), unable)
-    key = _key(given.pop("key", None))
+    named = given.pop("key", None)
+    key = b"" if named is None else validation.encoded(named, "key", MOST_KEY)
     if key and keyless:
         raise knows_no_keys(name, keyless)
     dedup = dedup_of(given.pop("dedup_id", None), given.pop("dedup_window", None), unable)
@@ -110,18 +111,6 @@ def knows_no_keys(name: str, why: str) -> UnsupportedError:
         "or Valkey server. Nothing has changed",
         name=name,
     )
-
-
-def _key(key: Any) -> bytes:
-    if key is None:
-        return b""
-    try:
-        encoded = validation.text(key, "key").encode(errors="surrogateescape")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"key must be text that UTF-8 can encode: {error}") from None
-    if not 0 < len(encoded) <= MOST_KEY:
-        raise ValueError(f"key must have 1 to {MOST_KEY} bytes, not {len(encoded)}")
-    return encoded
 
 
 def _expiring(due: Due | None, expires: Any, unable: str) -> Due | None:

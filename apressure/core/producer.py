@@ -51,25 +51,23 @@ class AnyProducer(Generic[T, Put]):
                 await self._queue.close()
 
     async def put(
-        self, item: T, timeout: float | None = None, *, deadline: float | None = None, **terms: Unpack[PutTerms],
-    ) -> Put:  # fmt: skip
+        self, item: T, timeout: float | None = None, *, deadline: float | None = None, **terms: Unpack[PutTerms]
+    ) -> Put:
         """Put an item, as the queue's `put` does."""
-        return await self._entered_queue().put(
-            item, timeout, deadline=deadline, **terms,
-        )  # fmt: skip
+        return await self._entered_queue().put(item, timeout, deadline=deadline, **terms)
 
-    async def put_nowait(
-        self, item: T, *, deadline: float | None = None, **terms: Unpack[PutTerms],
-    ) -> Put:  # fmt: skip
+    async def put_nowait(self, item: T, *, deadline: float | None = None, **terms: Unpack[PutTerms]) -> Put:
         """Put an item, as the queue's `put_nowait` does."""
-        return await self.put(
-            item, 0, deadline=deadline, **terms,
-        )  # fmt: skip
+        return await self.put(item, 0, deadline=deadline, **terms)
 
     async def put_many(
-        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *,
-        deadline: float | None = None, **terms: Unpack[ManyTerms],
-    ) -> int:  # fmt: skip
+        self,
+        items: Iterable[T] | AsyncIterable[T],
+        timeout: float | None = None,
+        *,
+        deadline: float | None = None,
+        **terms: Unpack[ManyTerms],
+    ) -> int:
         """Put items in order, as the queue's `put_many` does."""
         return await self._entered_queue().put_many(items, timeout, deadline=deadline, **terms)
 

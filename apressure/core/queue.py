@@ -84,8 +84,8 @@ class AnyQueue(Letters[T], Schedules[T], Limiting, Generic[T, D_any, Put]):
             raise StopAsyncIteration from None
 
     async def put(
-        self, item: T, timeout: float | None = None, *, deadline: float | None = None, **terms: Unpack[PutTerms],
-    ) -> Put:  # fmt: skip
+        self, item: T, timeout: float | None = None, *, deadline: float | None = None, **terms: Unpack[PutTerms]
+    ) -> Put:
         """Put an item, waiting while the queue is full.
 
         With `delay=` or `at=`, it is delayed: consumers get it when it is due, by the server's clock, behind what waits
@@ -143,9 +143,7 @@ class AnyQueue(Letters[T], Schedules[T], Limiting, Generic[T, D_any, Put]):
             return await within(deadline, self.name, put)
         return await self._put_one(self._items.encode(item), timeout, self._due_of(terms))
 
-    async def put_nowait(
-        self, item: T, *, deadline: float | None = None, **terms: Unpack[PutTerms],
-    ) -> Put:  # fmt: skip
+    async def put_nowait(self, item: T, *, deadline: float | None = None, **terms: Unpack[PutTerms]) -> Put:
         """Put an item without waiting for room; the other arguments are those of `put`.
 
         Returns:
@@ -157,15 +155,17 @@ class AnyQueue(Letters[T], Schedules[T], Limiting, Generic[T, D_any, Put]):
 
         Cancelled, the item is in the queue, or not.
         """
-        return await self.put(
-            item, 0, deadline=deadline, **terms,
-        )  # fmt: skip
+        return await self.put(item, 0, deadline=deadline, **terms)
 
     @with_deadline()
     async def put_many(
-        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *,
-        deadline: float | None = None, **terms: Unpack[ManyTerms],
-    ) -> int:  # fmt: skip
+        self,
+        items: Iterable[T] | AsyncIterable[T],
+        timeout: float | None = None,
+        *,
+        deadline: float | None = None,
+        **terms: Unpack[ManyTerms],
+    ) -> int:
         """Put any number of items in order, with random ids, as many in a step as there is room for.
 
         Args:

@@ -19,20 +19,29 @@ class EventProducer(QueueProducer[T], Generic[T]):
     """
 
     async def put(
-        self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
-        deadline: float | None = None, **terms: Unpack[PutTerms],
-    ) -> str:  # fmt: skip
+        self,
+        item: T,
+        timeout: float | None = None,
+        *,
+        id: str | None = None,
+        front: bool = False,
+        deadline: float | None = None,
+        **terms: Unpack[PutTerms],
+    ) -> str:
         """Put an item, as `EventQueue.put` does."""
         queue: Any = self._entered_queue()
         return await queue.put(  # type: ignore[no-any-return]
-            item, timeout, id=id, front=front, deadline=deadline, **terms,
-        )  # fmt: skip
+            item, timeout, id=id, front=front, deadline=deadline, **terms
+        )
 
     async def put_nowait(
-        self, item: T, *, id: str | None = None, front: bool = False,
-        deadline: float | None = None, **terms: Unpack[PutTerms],
-    ) -> str:  # fmt: skip
+        self,
+        item: T,
+        *,
+        id: str | None = None,
+        front: bool = False,
+        deadline: float | None = None,
+        **terms: Unpack[PutTerms],
+    ) -> str:
         """Put an item, as `EventQueue.put_nowait` does."""
-        return await self.put(
-            item, 0, id=id, front=front, deadline=deadline, **terms,
-        )  # fmt: skip
+        return await self.put(item, 0, id=id, front=front, deadline=deadline, **terms)

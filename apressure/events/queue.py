@@ -128,9 +128,15 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
         return f"<EventQueue {self.name!r} at {self.client.server.address}>"
 
     async def put(
-        self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
-        deadline: float | None = None, **terms: Unpack[PutTerms],
-    ) -> str:  # fmt: skip
+        self,
+        item: T,
+        timeout: float | None = None,
+        *,
+        id: str | None = None,
+        front: bool = False,
+        deadline: float | None = None,
+        **terms: Unpack[PutTerms],
+    ) -> str:
         """Put an item, waiting while the queue is full (specification: QLPUSH, QRPUSH).
 
         With `delay=` or `at=`, it is delayed: consumers get it when it is due, by the server's clock, behind what waits
@@ -181,9 +187,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
             try. Any item that is delivered at-least-once may come twice.
         """
         if deadline is not None:
-            put = self.put(
-                item, timeout, id=id, front=front, **terms,
-            )  # fmt: skip
+            put = self.put(item, timeout, id=id, front=front, **terms)
             return await within(deadline, self.name, put)
         due = self._due_of(terms)
         if front and due is not None:
@@ -198,9 +202,14 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
         return event_id.decode(errors="surrogateescape")
 
     async def put_nowait(
-        self, item: T, *, id: str | None = None, front: bool = False,
-        deadline: float | None = None, **terms: Unpack[PutTerms],
-    ) -> str:  # fmt: skip
+        self,
+        item: T,
+        *,
+        id: str | None = None,
+        front: bool = False,
+        deadline: float | None = None,
+        **terms: Unpack[PutTerms],
+    ) -> str:
         """Put an item without waiting for room; the arguments are those of `put`.
 
         Returns:
@@ -212,9 +221,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
 
         Cancelled, the item is in the queue, or not.
         """
-        return await self.put(
-            item, 0, id=id, front=front, deadline=deadline, **terms,
-        )  # fmt: skip
+        return await self.put(item, 0, id=id, front=front, deadline=deadline, **terms)
 
     def producer(self, close: bool = True) -> EventProducer[T]:
         """Return the producing end of the queue, for `async with`.

@@ -58,8 +58,8 @@ class Producer(AnyProducer[T, None]):
                 await self._engine.close(timeout=None)  # it waits for an exclusive one of this object, too
 
     async def put(
-        self, item: T, timeout: float | None = None, *, deadline: float | None = None, **terms: Unpack[PutTerms],
-    ) -> None:  # fmt: skip
+        self, item: T, timeout: float | None = None, *, deadline: float | None = None, **terms: Unpack[PutTerms]
+    ) -> None:
         """Put an item, as `AsyncQueue.put` does.
 
         Raises:
@@ -73,9 +73,13 @@ class Producer(AnyProducer[T, None]):
         return await self._send(Put([self._items.encode(item)]), timeout, due=due)
 
     async def put_many(
-        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, *,
-        deadline: float | None = None, **terms: Unpack[ManyTerms],
-    ) -> int:  # fmt: skip
+        self,
+        items: Iterable[T] | AsyncIterable[T],
+        timeout: float | None = None,
+        *,
+        deadline: float | None = None,
+        **terms: Unpack[ManyTerms],
+    ) -> int:
         """Put items in order, as `AsyncQueue.put_many` does."""
         queue = self._entered_queue()
         if deadline is not None:

@@ -111,9 +111,14 @@ class AsyncQueue(Core[T]):
             self._behind = self._engine = Plain(self.client, keys, name, client is None)
 
     async def put(
-        self, item: T, timeout: float | None = None, force: bool = False, *,
-        deadline: float | None = None, **terms: Unpack[PutTerms],
-    ) -> None:  # fmt: skip
+        self,
+        item: T,
+        timeout: float | None = None,
+        force: bool = False,
+        *,
+        deadline: float | None = None,
+        **terms: Unpack[PutTerms],
+    ) -> None:
         """Put an item, waiting while the queue is full or another client has the producer role (specification: Put).
 
         With `delay=` or `at=`, it is delayed: consumers get it when it is due, by the server's clock, behind what waits
@@ -158,9 +163,14 @@ class AsyncQueue(Core[T]):
 
     @with_deadline()
     async def put_many(
-        self, items: Iterable[T] | AsyncIterable[T], timeout: float | None = None, force: bool = False,
-        *, deadline: float | None = None, **terms: Unpack[ManyTerms],
-    ) -> int:  # fmt: skip
+        self,
+        items: Iterable[T] | AsyncIterable[T],
+        timeout: float | None = None,
+        force: bool = False,
+        *,
+        deadline: float | None = None,
+        **terms: Unpack[ManyTerms],
+    ) -> int:
         """Put any number of items in order, as many in a step as there is room for.
 
         Args:

@@ -167,15 +167,11 @@ class Producer(Generic[T]):
     ) -> None:
         self._loop.call(lambda: self._behind.__aexit__(kind, error, traceback))
 
-    def put(
-        self, item: T, timeout: float | None = None, **terms: Unpack[PutTerms],
-    ) -> Any:  # fmt: skip
+    def put(self, item: T, timeout: float | None = None, **terms: Unpack[PutTerms]) -> Any:
         """Put an item, waiting while the queue is full; see `Queue.put`."""
         return self._loop.call(lambda: self._behind.put(item, timeout, **terms))
 
-    def put_many(
-        self, items: Iterable[T], timeout: float | None = None, **terms: Unpack[ManyTerms],
-    ) -> int:  # fmt: skip
+    def put_many(self, items: Iterable[T], timeout: float | None = None, **terms: Unpack[ManyTerms]) -> int:
         """Put items in order, waiting while the queue is full; see `Queue.put_many`."""
         return put_in_chunks(self._loop, self._behind.put_many, items, timeout, **terms)
 

@@ -176,9 +176,7 @@ class Queue(Opening, Generic[T]):
     close = blocking(AsyncioQueue[T].close)
     delete = blocking(AsyncioQueue[T].delete)
 
-    def put(
-        self, item: T, timeout: float | None = None, **terms: Unpack[PutTerms],
-    ) -> Any:  # fmt: skip
+    def put(self, item: T, timeout: float | None = None, **terms: Unpack[PutTerms]) -> Any:
         """Put an item, waiting while the queue is full.
 
         Args:
@@ -203,9 +201,7 @@ class Queue(Opening, Generic[T]):
         """
         return self._loop.call(lambda: self._behind.put(item, timeout, **terms))
 
-    def put_many(
-        self, items: Iterable[T], timeout: float | None = None, **terms: Unpack[ManyTerms],
-    ) -> int:  # fmt: skip
+    def put_many(self, items: Iterable[T], timeout: float | None = None, **terms: Unpack[ManyTerms]) -> int:
         """Put items in order, waiting while the queue is full; returns how many.
 
         Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Literal
 
 from apressure import QueueClosedError
@@ -15,6 +15,17 @@ Trouble = Literal["crash", "stop", "block", "reset", "cancel", "failover", "rest
 When = Callable[[list[bytes]], dict[str, Any]]
 
 USUAL: Final[tuple[Trouble, ...]] = ("crash", "crash", "stop", "stop", "block", "reset", "cancel")
+
+
+async def put_those(queue: Any, messages: Sequence[bytes], noted: set[bytes], **terms: Any) -> bool:
+    """Put one message or a batch, and note what was put. Returns whether the queue is open."""
+    try:
+        await (queue.put(messages[0], **terms) if len(messages) == 1 else queue.put_many(messages, **terms))
+    except QueueClosedError as error:
+        noted.update(messages[: error.accepted])
+        return False
+    noted.update(messages)
+    return True
 
 
 class Crowd:
@@ -84,13 +95,8 @@ class Crowd:
             messages = [b"%d.%d" % (producer, number + i) for i in range((1, 1, 2, 7)[sim.draw(4)])]
             number += len(messages)
             ledger.perhaps.update(messages)
-            more = when(messages)
-            try:
-                await (queue.put(messages[0], **more) if len(messages) == 1 else queue.put_many(messages, **more))
-            except QueueClosedError as error:
-                ledger.put.update(messages[: error.accepted])
+            if not await put_those(queue, messages, ledger.put, **when(messages)):
                 return
-            ledger.put.update(messages)
             await asyncio.sleep(sim.seconds((0, 0.2, 0.5)[sim.draw(3)]))
 
     async def ended(self) -> None:

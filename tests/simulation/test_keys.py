@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
-import functools
-import hashlib
 import json
 from typing import Any, Final
 
@@ -25,12 +22,9 @@ from apressure import (
     QueueDoesNotExistError,
     QueueFullError,
 )
-from apressure.connection import sender
-from apressure.connection.waiting import rounds
-from apressure.connection.waiting.waiter import Waiter
-from apressure.connection.wire.script import Script
 from apressure.events.engine import waits
-from tests.simulation.crowd import USUAL, Crowd, Trouble
+from tests.patience import be_patient
+from tests.simulation.crowd import USUAL, Crowd, Trouble, put_those
 from tests.simulation.world import URL, Sim, connected, run
 
 NAME = "jobs"
@@ -39,25 +33,6 @@ PATIENCE: Final = 300.0
 RESTARTS: Final[tuple[Trouble, ...]] = ("restart", "restart", *USUAL)
 MANY: Final = 20
 """So many messages are put by a producer at most."""
-
-
-def be_patient(patch: pytest.MonkeyPatch) -> None:
-    """Have waits that miss a wake-up look again after 10 minutes only, as those of `tests.patience`."""
-    patch.setattr(waits, "SLICE", 600)
-    patch.setattr(waits, "LONG_SLICE", 600)
-    patch.setattr(rounds, "ROUND", 600)
-    patch.setattr(Waiter.__init__, "__defaults__", (600, None, False))
-    original = sender.script
-
-    @functools.cache
-    def patient(room: str, name: str) -> Script:
-        made = copy.copy(original(room, name))
-        assert b"WATCH_MS = 6000 " in made.source
-        made.source = made.source.replace(b"WATCH_MS = 6000 ", b"WATCH_MS = 600000 ")
-        made.sha = hashlib.sha1(made.source, usedforsecurity=False).hexdigest().encode()
-        return made
-
-    patch.setattr(sender, "script", patient)
 
 
 class Customers:
@@ -148,12 +123,8 @@ class Customers:
                 number += count
                 if self.fronts and "key" not in terms and "delay" not in terms and sim.draw(2):
                     terms["front"], messages = True, messages[:1]
-                try:
-                    await (queue.put(messages[0], **terms) if len(messages) == 1 else queue.put_many(messages, **terms))
-                except QueueClosedError as error:
-                    self.put.update(messages[: error.accepted])
+                if not await put_those(queue, messages, self.put, **terms):
                     return
-                self.put.update(messages)
                 await asyncio.sleep(sim.seconds((0, 0.2, 1)[sim.draw(3)]))
 
     async def _operate(self) -> None:
@@ -303,7 +274,7 @@ async def in_turn(sim: Sim) -> None:
     troubles: tuple[Trouble, ...] = ((), ("reset",), USUAL, RESTARTS)[sim.draw(4)]
     with pytest.MonkeyPatch.context() as patch:
         if not troubles:
-            be_patient(patch)
+            be_patient(patch, waits)
         customers = Customers(sim, troubles)
         async with EventQueue[bytes](NAME, url=URL) as queue:
             await queue.create((0, 1, 3, 10)[sim.draw(4)])

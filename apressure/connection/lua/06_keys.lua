@@ -175,6 +175,17 @@ local function without(admitted, is_gone)
   return table.concat(left)
 end
 
+-- Note the next turn of a key: behind what LIST has, or, where keys do not take turns, by who came first.
+-- Returns: whether it has one: where nothing is in line, it needs none, unless others in LIST are to have theirs first
+-- from: where its number begins
+-- Returns: whether it has a turn: one with nothing in line needs none, unless others in LIST are to have theirs first
+local function add_turn(turns, key, terms, waiting, next_one, from)
+  if not (next_one or terms.fair and waiting > 0) then return false end
+  turns[#turns + 1] = terms.fair and next_turn(waiting) or string.sub(next_one, from, from + 12)
+  turns[#turns + 1] = key
+  return true
+end
+
 -- Give keys their turn that have something in line, or, where keys take turns, have just had theirs.
 local function call_up(keys)
   if #keys == 0 then return end
@@ -182,11 +193,7 @@ local function call_up(keys)
   for i = 1, #keys do
     local first, from = {}, nil
     if parked then first, from = line_of(keys[i], 1) end
-    if terms.fair and (first[1] or waiting > 0) then
-      turns[#turns + 1], turns[#turns + 2] = next_turn(waiting), keys[i]
-    elseif first[1] then
-      turns[#turns + 1], turns[#turns + 2] = string.sub(first[1], from, from + 12), keys[i]
-    end
+    add_turn(turns, keys[i], terms, waiting, first[1], from)
   end
   if #turns > 0 then call('ZADD', RING, 'NX', unpack(turns)) end
   keep_number()
@@ -235,6 +242,12 @@ local function note_admitted(limited)
   push('HSET', KEYED, noted)
 end
 
+-- The limits have changed. limited: as for `note_admitted`
+local function renew_lines(limited)
+  note_admitted(limited)
+  call_up_all()
+end
+
 -- Admit parked messages whose turn it is.
 -- most: how many | waiting: how many LIST has; where it has none, every turn has come | Returns: their ids, in order
 local function admit(most, terms, waiting)
@@ -259,11 +272,7 @@ local function admit(most, terms, waiting)
         out[#out + 1], ids[#ids + 1] = first[1], id
         places[#places + 1], places[#places + 2] = 'i' .. id, 'a' .. key
         found[key] = with(key, found[key], id, terms)
-        if left > 1 and terms.fair and (first[2] or waiting > 0) then
-          again[#again + 1], again[#again + 2] = next_turn(waiting), key
-        elseif left > 1 and first[2] then
-          again[#again + 1], again[#again + 2] = string.sub(first[2], from, from + 12), key
-        end
+        if left > 1 then add_turn(again, key, terms, waiting, first[2], from) end
       end
     end
     push('ZREM', LINES, out)
@@ -325,10 +334,7 @@ local function line_up(most, keys_of)
           members[#members + 1], members[#members + 2] = 0, pack(key) .. place .. id
           places[#places + 1], places[#places + 2] = field, 'p' .. place .. key
         end
-        if left > 1 and terms.fair and waiting > 0 then
-          turn[key] = next_turn(waiting)
-          turns[#turns + 1], turns[#turns + 2] = turn[key], key
-        end
+        if left > 1 then turn[key] = add_turn(turns, key, terms, waiting) end
       end
     end
     push('ZADD', LINES, members)

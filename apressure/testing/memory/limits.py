@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from apressure.core.limits import Changes, Limits, read_limits
+from apressure.core.limits import Changes, KeyLimit, Limits, read_limits
 
 _NAMES = ("count", "per", "burst", "concurrency")
 
@@ -36,6 +36,11 @@ class StoredLimits:
         """Return what programs see."""
         count, per, burst, concurrency = (self._said.get(name, 0) for name in _NAMES)
         return read_limits(math.ceil(1000 * self.held_for(now)), count, per, burst, concurrency, self._key)
+
+    @property
+    def key(self) -> KeyLimit | None:
+        """How many of a key; None where keys do not matter."""
+        return read_limits(0, 0, 0, 0, 0, self._key).key
 
     def note_key(self) -> None:
         """A message has a key: where nothing was said, one of a key is handled at a time."""

@@ -354,24 +354,19 @@ class StoredQueue:
 
     def _ready(self) -> tuple[list[Message], int]:
         """Return the messages that may be handed out, those first that are next; and how many wait for their key."""
-        key = self._limits.look(self._clock()).key
-        if key is None:
-            return self._waiting[:1], 0
-        return self._keys.waiting(self._waiting, self._unfinished(), key)
+        key = self._limits.key
+        return (self._waiting[:1], 0) if key is None else self._keys.waiting(self._waiting, self._unfinished(), key)
 
     def _next(self) -> Message | None:
         """Take the message whose turn it is from those that wait."""
         ready, _ = self._ready()
-        if not ready:
-            return None
-        message = ready[0]
-        key = self._limits.look(self._clock()).key
-        if key is None:
-            return heapq.heappop(self._waiting)
-        self._waiting.remove(message)
+        key = self._limits.key
+        if not ready or key is None:
+            return heapq.heappop(self._waiting) if ready else None
+        self._waiting.remove(ready[0])
         heapq.heapify(self._waiting)
-        self._keys.admit(message, key, next(self._numbers))
-        return message
+        self._keys.admit(ready[0], key, next(self._numbers))
+        return ready[0]
 
     def settle(self, changes: Sequence[Change]) -> list[bool]:
         """Return which of the claims were there."""

@@ -8,8 +8,7 @@ if call('EXISTS', UNCLAIMED, CLAIMED, ITEMS, CONSUMERS, BOUND, CONTROL) == 0 the
 ignore_memory_limit()  -- consumers of a full server can be slowed down, too
 local limited = limits_keys()
 set_limits(2)
-note_admitted(limited)
-call_up_all()
+renew_lines(limited)
 show_next()
 wake_limited()
 return {'done'}

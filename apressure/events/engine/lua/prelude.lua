@@ -366,10 +366,9 @@ local function heal()
   local claims = call('LLEN', CLAIMED)
   if claims == 0 then
     if call('EXISTS', EXPIRY, SCAN) > 0 then call('DEL', EXPIRY, SCAN) end
-    if call('EXISTS', ITEMS, LATER) == 0 and call('EXISTS', ATTEMPTS, EXPIRES) > 0 then
-      call('DEL', ATTEMPTS, ERRORS, EXPIRES)
+    if call('EXISTS', ITEMS, LATER) == 0 and call('EXISTS', ATTEMPTS, EXPIRES, KEYED, LINES, RING) > 0 then
+      call('DEL', ATTEMPTS, ERRORS, EXPIRES, KEYED, LINES, RING)
     end
-    if call('EXISTS', ITEMS, LATER) == 0 then call('DEL', KEYED, LINES, RING) end
     tend_lines()
     return 0
   end

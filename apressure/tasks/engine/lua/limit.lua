@@ -9,7 +9,6 @@ ignore_memory_limit()  -- nodes of a full server can be slowed down, too
 tell()
 local limited = limits_keys()
 set_limits(2)
-note_admitted(limited)
-call_up_all()
+renew_lines(limited)
 show_next()
 return {'done'}
