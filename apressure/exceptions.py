@@ -106,6 +106,32 @@ class DuplicateEventError(DuplicateMessageError, ValueError):
     """
 
 
+class RequestFailedError(QueueError):
+    """A request (`ask`) was handled, and failed for good: it was tried `max_attempts` times.
+
+    Attributes:
+        id: The id of its message, which is a dead letter.
+        error: Why the latest attempt failed, as its service said.
+    """
+
+    def __init__(self, message: str, *, name: str, id: str, error: str) -> None:
+        super().__init__(message, name=name)
+        self.id = id
+        self.error = error
+
+
+class NoReplyError(QueueError, TimeoutError):
+    """A request (`ask`) got no reply within its timeout, or nobody will reply. It may have been handled.
+
+    Attributes:
+        id: The id of its message.
+    """
+
+    def __init__(self, message: str, *, name: str, id: str) -> None:
+        super().__init__(message, name=name)
+        self.id = id
+
+
 class TaskError(PressureError):
     """An error about one task of a `TaskQueue`.
 

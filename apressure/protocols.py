@@ -76,6 +76,14 @@ class AcknowledgesSoon(Protocol):
 
 
 @runtime_checkable
+class Replying(Protocol):
+    """A queue that programs may ask: its deliveries have `encode_reply`, and their `ack_soon` takes a reply."""
+
+    def check_replies(self) -> None:
+        """Raise UnsupportedError if its messages get no replies."""
+
+
+@runtime_checkable
 class Scheduled(Protocol):
     """A queue that puts items at certain times: `serve` drives its schedules."""
 

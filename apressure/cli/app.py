@@ -26,7 +26,7 @@ _WrongUsage: Final[type[Exception]] = typer.BadParameter.__bases__[0]
 _CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 
 _ALONE: Final = (
-    "create", "put", "get", "peek", "ls", "stat", "pause", "resume", "limit", "hold", "purge", "dead", "requeue",
+    "create", "put", "get", "ask", "peek", "ls", "stat", "pause", "resume", "limit", "hold", "purge", "dead", "requeue",
     "close", "delete", "doctor", "health", "metrics", "worker", "demo", "pipeline", "explain",
 )  # fmt: skip
 _TASKS: Final = (

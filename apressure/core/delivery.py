@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from apressure import dead_letters
 from apressure.core.due import Due, due_of
 from apressure.core.leases.arguments import lease_of
-from apressure.exceptions import LeaseLostError, PressureError
+from apressure.exceptions import LeaseLostError, PressureError, UnsupportedError
 
 T = TypeVar("T")
 
@@ -147,6 +147,10 @@ class LeasedDelivery(Claimed, Generic[T]):
         """Return the change that acknowledges it or gives it back, to be due then, as `_make` takes it."""
         return back
 
+    def _replied(self, reply: bytes) -> Any:
+        """Return the change that acknowledges it with a reply of `encode_reply`, as `_make` takes it."""
+        raise NotImplementedError
+
     @property
     @abstractmethod
     def _released(self) -> Any:
@@ -203,6 +207,28 @@ class LeasedDelivery(Claimed, Generic[T]):
                 message is still in flight. Cancelled, it does not wait.
         """
         await self._settle(self._change(False), self._acked)
+
+    async def reply(self, value: Any) -> None:
+        """Acknowledge the message, and send its reply to the program that has asked (`ask` of the queue).
+
+        If nobody has asked, it acknowledges the message.
+
+        Args:
+            value: The reply: bytes, or anything that JSON knows. Of a task it is the result, without bytes.
+
+        Raises:
+            LeaseLostError, OutcomeUnknownError, RuntimeError: As for `ack`.
+            UnsupportedError: Messages of this kind of queue get no replies. It stays in flight.
+            TypeError, ValueError: The value cannot be encoded. The message stays in flight.
+
+        Cancelled, it waits for the outcome, then raises: the message is acknowledged with its reply, or in flight.
+        """
+        reply = self.encode_reply(value)
+        await self._settle(self._change(False) if reply is None else self._replied(reply), self._acked)
+
+    def encode_reply(self, value: Any) -> bytes | None:  # noqa: ARG002
+        """Return a reply as it is sent; None if nobody has asked. Raises as `reply` does."""
+        raise UnsupportedError(f"a message of the queue {self._queue_name!r} gets no reply", name=self._queue_name)
 
     async def nack(self, error: BaseException | str | None = None, *, delay: float | None = None) -> None:
         """Give the message back: it waits again, first in line, or with `delay=` for its time.
@@ -313,11 +339,14 @@ class BatchedDelivery(LeasedDelivery[T]):
     __slots__ = ()
 
     @abstractmethod
-    def _ack_soon(self) -> None:
-        """Have the next step that leaves acknowledge it, and call `_was_acked`."""
+    def _ack_soon(self, reply: bytes | None) -> None:
+        """Have the next step that leaves acknowledge it, with this reply, and call `_was_acked`."""
 
-    def ack_soon(self) -> None:
+    def ack_soon(self, reply: bytes | None = None) -> None:
         """Acknowledge the message with the next step that leaves. If that fails, the consumer says so.
+
+        Args:
+            reply: What `encode_reply` has returned: the reply that goes with it.
 
         Raises:
             LeaseLostError: It is known already that the lease has ended.
@@ -327,7 +356,7 @@ class BatchedDelivery(LeasedDelivery[T]):
         if self.settled or (hand is not None and hand.claims.pop(self, None) is None):
             self._begin(self._acked)  # says why not
         self.settled = True
-        self._ack_soon()
+        self._ack_soon(reply)
 
     def _was_acked(self, outcome: Any) -> None:
         """An acknowledgement that nobody waits for was answered."""

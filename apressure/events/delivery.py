@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from apressure.core import requests
 from apressure.core.delivery import BatchedDelivery, Hand
 from apressure.core.due import Due
 from apressure.events.engine.answers import Event
@@ -83,6 +84,13 @@ class EventDelivery(BatchedDelivery[T]):
         most = self._settler.max_attempts
         return most is not None and self.attempts >= most
 
+    def encode_reply(self, value: Any) -> bytes | None:
+        most = self._steps.connection.node.settings.max_message_size
+        return requests.encode_reply(value, most) if requests.is_request(self.id) else None
+
+    def _replied(self, reply: bytes) -> Change:
+        return Change("reply", (*self.claim, reply))
+
     def _change(self, back: bool, due: Due | None = None) -> Change:
         if due is not None:
             return Change("later", (*self.claim, self.failure, due.encoded))
@@ -97,8 +105,8 @@ class EventDelivery(BatchedDelivery[T]):
     async def _make(self, change: Change) -> bool:
         return await self._settler.settle(change)
 
-    def _ack_soon(self) -> None:
-        self._settler.soon(Change("ack", self.claim), self._was_acked)
+    def _ack_soon(self, reply: bytes | None) -> None:
+        self._settler.soon(Change("ack", self.claim) if reply is None else self._replied(reply), self._was_acked)
 
     async def _extend(self, seconds: float) -> Any:
         return (await self._steps.extend([self.claim], seconds)).outcomes[0]

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from apressure.connection.client import Client
+from apressure.connection.waiting.replies import Replies
 from apressure.core.delivery import Hand
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of
 from apressure.core.objects import Block, QueueObject, SharedClient
+from apressure.core.requests import Asker
 from apressure.core.taking import Take, Taken, got
 from apressure.events.delivery import EventDelivery
 from apressure.events.engine.answers import Event, Status
@@ -89,6 +91,8 @@ class RedisDriver(EventDriver[Client, T]):
         self._delays = DelayLane(self.steps, self.waits, front=False)
         self._once = OnceLane(self.steps, self.waits)
         self._pops = PopLane(self.steps, self.waits)
+        self._asker = Asker(name)
+        self._replies: Replies | None = None
 
     @property
     def waiting(self) -> tuple[int, int]:
@@ -101,9 +105,11 @@ class RedisDriver(EventDriver[Client, T]):
 
     def _end(self, error: PressureError) -> int:
         pushes = sum(lane.end(error) for lane in self._put_lanes)
-        return pushes + self._pops.end(error) + self.waits.end(error)
+        return pushes + self._pops.end(error) + self.waits.end(error) + self._asker.end(error)
 
     def _release(self, error: PressureError) -> None:
+        if self._replies is not None:
+            self._replies.close()
         if self.waits.close(error) and self.client.on_its_loop:
             self._finish(self.waits.hand_over(), "leaving the line of clients that wait")
 
@@ -144,6 +150,19 @@ class RedisDriver(EventDriver[Client, T]):
             await lane.run(push, timeout, False)
         finally:
             progress.accepted += push.done
+
+    async def ask(self, message: bytes, timeout: float, due: Due) -> Any:
+        """Put an event on these terms, and return the value of its reply."""
+        self.check()
+        if self._replies is None:
+            self._replies = Replies(self.steps.connection, self.steps.keys.replies(self._asker.id), self._asker)
+        replies = self._replies
+
+        async def put(request_id: str) -> None:
+            replies.read()
+            await self.put((request_id.encode(), message), timeout, due, False, False)
+
+        return await self._asker.ask(put, timeout)
 
     async def receive(self, most: int, timeout: float | None, lease: float | None) -> list[EventDelivery[T]]:
         """Take one to `most` events, waiting while there is none."""

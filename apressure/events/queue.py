@@ -123,6 +123,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
 
             self._behind = self._driver = OkqDriver(*arguments)
             self._keyless = "okq's commands have no keys"
+            self._replyless = "okq's commands have no replies"
 
     def __repr__(self) -> str:
         return f"<EventQueue {self.name!r} at {self.client.server.address}>"
@@ -348,6 +349,10 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
     async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:
         self.check()
         await self._driver.put_many([(new_id(), message) for message in chunk], timeout, progress, due)
+
+    async def _ask(self, message: bytes, timeout: float, due: Due) -> Any:
+        assert isinstance(self._driver, RedisDriver)  # `check_replies`
+        return await self._driver.ask(message, timeout, due)
 
     async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[EventDelivery[T]]:
         validation.timeout(timeout)

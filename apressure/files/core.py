@@ -44,6 +44,7 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
     _a_kind: ClassVar[str] = "a FileQueue"
     _unable_to_limit: ClassVar[str] = "a FileQueue"
     _keyless = "a FileQueue has no server that counts for all processes"
+    _replyless = "a FileQueue has no server that could tell those who wait"
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()

@@ -52,7 +52,7 @@ class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic
     _max_bound: ClassVar[int] = 10**15
     _put_most: ClassVar[int] = MAX_MESSAGES
     _unable_to_expire: ClassVar[str] = "an AsyncQueue"
-    _keyless = KEYLESS
+    _keyless = _replyless = KEYLESS
 
     client: Client
     _engine: Scripted | Plain

@@ -80,8 +80,8 @@ class Batching(Handling):
         try:
             try:
                 rest = self._caller.begin(argument.copy())
-                if rest is not None:
-                    await rest
+                returned = self._caller.returned if rest is None else await rest
+                replies = self._replies(batch, returned)
             finally:
                 self._end_call()
         except BaseException as error:  # noqa: BLE001 (`_failure_of` raises what is not a failure)
@@ -91,11 +91,23 @@ class Batching(Handling):
                 self.handled += len(batch) - len(others) - 1
                 await self._retry(first, failure, others)
         else:
-            for delivery in batch:
-                await self._acknowledge(delivery)
+            for delivery, reply in zip(batch, replies, strict=True):
+                await self._acknowledge(delivery, reply)
         finally:
             self._open -= len(batch)
             self.tasks.changed()
+
+    def _replies(self, batch: list[Delivery[Any]], returned: Any) -> list[bytes | None]:
+        """Return what the service replies to each message of a batch."""
+        if not self._arguments.options.reply:
+            return [None] * len(batch)
+        if not isinstance(returned, (list, tuple)) or len(returned) != len(batch):
+            what = f"{len(returned)} values" if isinstance(returned, (list, tuple)) else type(returned).__name__
+            raise TypeError(
+                f"with reply=True, a handler of batches must return a list with a reply for each of its {len(batch)} "
+                f"messages, not {what}"
+            )
+        return [self._reply(delivery, reply) for delivery, reply in zip(batch, returned, strict=True)]
 
     def _decode(self, batch: list[Delivery[Any]]) -> tuple[list[Delivery[Any]], list[Any]]:
         """Return the messages that can be decoded, and their items. The others fail by themselves."""

@@ -41,9 +41,17 @@ class Caller:
         handler: The handler.
         timeout: Seconds for one call; None for no limit.
         executor: Where the handler, a synchronous function, runs; None for this task.
+        reply: What the handler returns is a reply.
+
+    Attributes:
+        returned: What the handler has returned when `begin` has returned None.
     """
 
-    def __init__(self, handler: Callable[[Any], Any], timeout: float | None, executor: Executor | None) -> None:
+    def __init__(
+        self, handler: Callable[[Any], Any], timeout: float | None, executor: Executor | None, reply: bool
+    ) -> None:
+        self.returned: object = None
+        self._reply = reply
         self._handler = handler
         self._timeout = timeout
         self._executor = executor
@@ -52,7 +60,7 @@ class Caller:
         """Run the handler until it waits for the first time.
 
         Returns:
-            The rest of it, to be awaited by this task at once; None when the handler has returned.
+            The rest of it, to be awaited by this task at once, for what it returns; None when it has returned that.
 
         Raises:
             NotAwaitableError: The call returned no awaitable.
@@ -69,15 +77,16 @@ class Caller:
             running = _wait_for(running)
         try:
             waits_for = context.run(running.send, None)
-        except StopIteration:
+        except StopIteration as end:
+            self.returned = end.value
             return None
         rest = _resume(context, running, waits_for)
         return rest if self._timeout is None else _within(self._timeout, rest)
 
-    async def _in_executor(self, executor: Executor, argument: Any) -> None:
+    async def _in_executor(self, executor: Executor, argument: Any) -> object:
         """Wait for the handler. Cancelled, it is not called, unless it runs already: then it runs on by itself."""
         try:
-            running = asyncio.get_running_loop().run_in_executor(executor, _call, self._handler, argument)
+            running = asyncio.get_running_loop().run_in_executor(executor, _call, self._handler, argument, self._reply)
             await asyncio.wait((running,))
         except RuntimeError as error:  # `submit` calls no handler: it is broken, or was shut down
             raise ExecutorEndedError(error) from error
@@ -86,14 +95,14 @@ class Caller:
             raise
         if isinstance(broken := running.exception(), BrokenExecutor):
             raise ExecutorEndedError(broken)
-        running.result()
+        return running.result()
 
 
 class TimedCaller(Caller):
     """Calls a handler, and measures each call.
 
     Args:
-        handler, timeout, executor: As for `Caller`.
+        handler, timeout, executor, reply: As for `Caller`.
         observe: Called with the seconds of each call, also of one that failed.
     """
 
@@ -102,9 +111,10 @@ class TimedCaller(Caller):
         handler: Callable[[Any], Any],
         timeout: float | None,
         executor: Executor | None,
+        reply: bool,
         observe: Callable[[float], object],
     ) -> None:
-        super().__init__(handler, timeout, executor)
+        super().__init__(handler, timeout, executor, reply)
         self._observation = Observation(observe)
 
     def begin(self, argument: Any) -> Awaitable[object] | None:
@@ -120,13 +130,14 @@ class TimedCaller(Caller):
         observed.end(None)
         return None
 
-    async def _measure(self, rest: Awaitable[object], observed: Observed) -> None:
+    async def _measure(self, rest: Awaitable[object], observed: Observed) -> object:
         try:
-            await rest
+            returned = await rest
         except BaseException as error:
             observed.end(error)
             raise
         observed.end(None)
+        return returned
 
 
 class Observation:
@@ -181,8 +192,8 @@ class _Unseen:
 UNSEEN: Final = _Unseen()
 
 
-def _call(handler: Callable[[Any], Any], argument: Any) -> None:
-    """Call a handler in an executor. What it returns stays there: a process could not always send it."""
+def _call(handler: Callable[[Any], Any], argument: Any, reply: bool) -> object:
+    """Call a handler in an executor. Only a reply comes back: a process could not always send what is returned."""
     try:
         returned = handler(argument)
     except StopIteration as error:  # a future cannot hold this one
@@ -191,17 +202,18 @@ def _call(handler: Callable[[Any], Any], argument: Any) -> None:
         if inspect.iscoroutine(returned):
             returned.close()  # otherwise Python warns that it was never awaited
         raise TypeError(f"with executor=, the handler must be a synchronous function: it returned {returned!r}")
+    return returned if reply else None
 
 
-async def _wait_for(running: Awaitable[Any]) -> None:
-    await running
+async def _wait_for(running: Awaitable[Any]) -> object:
+    return await running
 
 
 @types.coroutine
 def _resume(
     context: contextvars.Context, running: Coroutine[Any, Any, object], waits_for: Any
-) -> Generator[Any, Any, None]:
-    """Run the rest of a coroutine in its context: pass on what it waits for, and what comes of that.
+) -> Generator[Any, Any, object]:
+    """Run the rest of a coroutine in its context: pass on what it waits for, and what comes of that. Returns its value.
 
     Where a lease shows the stacks of tasks in the log, it finds the coroutine by the name `running`.
     """
@@ -216,16 +228,16 @@ def _resume(
                 waits_for = context.run(running.throw, error)
             else:
                 waits_for = context.run(running.send, value)
-    except StopIteration:
-        return
+    except StopIteration as end:
+        return end.value
 
 
-async def _within(timeout: float, rest: Awaitable[object]) -> None:
+async def _within(timeout: float, rest: Awaitable[object]) -> object:
     """Wait for a handler, and cancel it after so many seconds."""
     limit = asyncio.timeout(timeout)
     try:
         async with limit:
-            await rest
+            return await rest
     except TimeoutError as error:
         if not limit.expired():
             raise  # the handler's own

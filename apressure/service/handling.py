@@ -32,10 +32,8 @@ class Handling(Dispatcher):
     def __init__(self, arguments: Arguments, stopped: asyncio.Event) -> None:
         super().__init__(arguments, stopped)
         options = arguments.options
-        if arguments.observe is None:
-            self._caller = Caller(arguments.handler, options.timeout, options.executor)
-        else:
-            self._caller = TimedCaller(arguments.handler, options.timeout, options.executor, arguments.observe)
+        how = arguments.handler, options.timeout, options.executor, options.reply
+        self._caller = Caller(*how) if arguments.observe is None else TimedCaller(*how, arguments.observe)
         self._ready: deque[Any] = deque()  # what a worker takes next: a message, or a batch
         self._open = 0  # messages that were received, and neither settled nor given back
         self._acknowledging = 0  # of these, messages whose handler has returned
@@ -153,14 +151,14 @@ class Handling(Dispatcher):
             self._wake()  # this handler may take its time
         try:
             rest = self._caller.begin(delivery if self._arguments.deliveries else delivery.item)
-            if rest is not None:
-                await rest
+            returned = self._caller.returned if rest is None else await rest
+            reply = self._reply(delivery, returned)
         except BaseException as error:  # noqa: BLE001 (`_failure_of` raises what is not a failure)
             failure = self._failure_of(error)
             if failure is not None:
                 await self._retry(delivery, failure)
         else:
-            await self._acknowledge(delivery)
+            await self._acknowledge(delivery, reply)
         finally:
             self._open -= 1
             self.tasks.changed()
@@ -194,14 +192,23 @@ class Handling(Dispatcher):
             self._open -= 1
             self.tasks.changed()
 
-    async def _acknowledge(self, delivery: Delivery[Any]) -> None:
+    def _reply(self, delivery: Any, returned: object) -> bytes | None:
+        """Return what the service replies; None if nothing. A value that cannot be sent is a failure of its handler."""
+        if not self._arguments.options.reply or delivery.settled:
+            return None
+        reply: bytes | None = delivery.encode_reply(returned)
+        return reply
+
+    async def _acknowledge(self, delivery: Delivery[Any], reply: bytes | None = None) -> None:
         self.handled += 1
         if delivery.settled:
             return
         if self._soon is None:
             self._soon = isinstance(delivery, AcknowledgesSoon)
         try:
-            if self._soon:
+            if reply is not None:
+                delivery.ack_soon(reply)  # type: ignore[attr-defined]
+            elif self._soon:
                 delivery.ack_soon()  # type: ignore[attr-defined]
             else:
                 await self._acknowledge_now(delivery)

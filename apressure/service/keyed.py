@@ -160,8 +160,8 @@ class Keyed(Handling):
         try:
             try:
                 rest = self._caller.begin(delivery if self._arguments.deliveries else delivery.item)
-                if rest is not None:
-                    await rest
+                returned = self._caller.returned if rest is None else await rest
+                reply = self._reply(delivery, returned)
             finally:
                 self._calls -= 1
                 self._begin_calls()
@@ -177,7 +177,7 @@ class Keyed(Handling):
                         self._may_go_on(lane)
         else:
             try:
-                await self._acknowledge(delivery)
+                await self._acknowledge(delivery, reply)
             finally:
                 self._may_go_on(lane)
         finally:

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from typing import Any, Final
 
 from apressure import validation
-from apressure.protocols import Creatable, Observer
+from apressure.protocols import Creatable, Observer, Replying
 
 MAX_BATCH: Final = 1_000_000
 
@@ -29,6 +29,7 @@ class Options:
         rate: How many handlers may begin a second; None for no limit.
         executor: Where the handler, which is a synchronous function, runs; None for the event loop.
         observer: Looks on; None for nobody.
+        reply: What a handler returns is the reply to its message.
     """
 
     timeout: float | None = None
@@ -41,6 +42,7 @@ class Options:
     rate: float | None = None
     executor: Executor | None = None
     observer: Observer | None = None
+    reply: bool = False
 
     def check(self, queue: object, deliveries: bool, shared: bool | None) -> None:
         """Raise TypeError or ValueError for an invalid option."""
@@ -56,6 +58,10 @@ class Options:
                 raise ValueError("bound= is the bound of the queue that create=True creates: add create=True")
         if self.observer is not None and not hasattr(self.observer, "observing"):
             raise TypeError(f"observer must have a method observing(), which {type(self.observer).__name__} has not")
+        if self.reply:
+            if not isinstance(queue, Replying):
+                raise TypeError(f"reply=True needs a queue with a method ask(), which {type(queue).__name__} has not")
+            queue.check_replies()
         self._check_selection(shared)
         if self.executor is not None:
             self._check_executor(deliveries)

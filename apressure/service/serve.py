@@ -49,6 +49,7 @@ class HandlerOptions(TypedDict, total=False):
     bound: int | None
     linger: float
     rate: float | None
+    reply: bool
 
 
 class ServeOptions(HandlerOptions, total=False):
@@ -135,6 +136,7 @@ async def serve(
     linger: float = 0.0,
     key: Callable[[Any], Hashable] | None = None,
     rate: float | None = None,
+    reply: bool = False,
     executor: Executor | None = None,
     signals: Sequence[int] = (SIGTERM, SIGINT),
     stop: asyncio.Event | None = None,
@@ -206,6 +208,9 @@ async def serve(
             `shared=True`.
         rate: How many handlers may begin a second, in this call of `serve`. After a quiet second as many may begin at
             once. None for no limit.
+        reply: What the handler returns is the reply to a program that has asked (`ask` of the queue), sent by the step
+            that acknowledges the message: bytes, or anything that JSON knows. With `batch`, the handler returns a list
+            with a reply for each message. A value that cannot be sent is a failure of the handler.
         executor: Run the handler there: it is a synchronous function then, which may block. Processes must be started
             by `spawn`. A function that runs cannot be cancelled. At the end of the service it has `shutdown_timeout`
             seconds; after that its item goes back, while the function runs on. The same holds when the messages are
@@ -237,6 +242,7 @@ async def serve(
         TypeError: The handler is synchronous, or an argument has the wrong type. A handler that can never return an
             awaitable is refused before any item is received. If only its first call shows that, the item goes back.
         ValueError: An argument is invalid.
+        UnsupportedError: With `reply=True`: the messages of this kind of queue get no replies.
         BaseException: A handler raised something that is not an `Exception`, such as SystemExit.
 
     Cancelled, it cancels the handlers, waits for them, and gives back every item that was not acknowledged, first in
@@ -264,6 +270,7 @@ async def serve(
         linger=linger,
         key=key,
         rate=rate,
+        reply=reply,
         executor=executor,
         observer=observer if metrics_port is None else _metrics(metrics_port, metrics_host, observer),
     )

@@ -60,6 +60,15 @@ class Delivery(Generic[T]):
         options = {} if delay is None else {"delay": delay}
         self._loop.call(lambda: self._behind.nack(*(() if error is None else (error,)), **options))
 
+    def reply(self, value: Any) -> None:
+        """Acknowledge the message, and send its reply to the program that has asked: bytes, or what JSON knows.
+
+        Raises:
+            LeaseLostError: The message has gone back meanwhile.
+            UnsupportedError, TypeError, ValueError: It gets no reply, or the value cannot be sent. It stays in flight.
+        """
+        self._loop.call(lambda: self._behind.reply(value))
+
     def release(self) -> None:
         """Give the message back, first in line, as if it had not been delivered: that was no attempt.
 

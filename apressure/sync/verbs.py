@@ -25,6 +25,7 @@ class BlockingQueueProducer(Producer[T]):
 class KindQueue(Queue[T]):
     """A queue of one of our kinds."""
 
+    ask = blocking(queues.Queue[T, Any].ask)
     bound = blocking(queues.Queue[T, Any].bound)
     close = blocking(queues.Queue[T, Any].close)
     closed = blocking(queues.Queue[T, Any].closed)

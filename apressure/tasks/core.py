@@ -26,11 +26,12 @@ from apressure.core.leases.clock import since_boot
 from apressure.core.letters import Chosen
 from apressure.core.objects import QueueObject
 from apressure.core.queue import Queue
+from apressure.core.requests import deleted, failed, late
 from apressure.core.statistics import BoundedStatistics, figures, seconds_of
 from apressure.core.taking import Take
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
-from apressure.exceptions import PressureError
+from apressure.exceptions import PressureError, TaskDoesNotExistError, TaskFailedError, TaskUnfinishedError
 from apressure.items import Items, Progress, new_id
 from apressure.tasks.codec import UTF8Codec
 from apressure.tasks.delivery import TaskDelivery
@@ -42,6 +43,7 @@ from apressure.tasks.letters import Revived, by_their_ends, read
 from apressure.tasks.nodes import processes
 from apressure.tasks.options import OnOrphan
 from apressure.tasks.processor import NO_RESULT
+from apressure.tasks.task import Task
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -220,6 +222,21 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
         else:
             await self._put(Put([(task_id, parameters, eta, dedup)], self._expected), timeout, self._once)
         return task_id.decode()
+
+    async def _ask(self, message: bytes, timeout: float, due: Due) -> Any:
+        until = asyncio.get_running_loop().time() + timeout
+        task_id = await self._put_one(message, timeout, due)
+        left = max(0.0, until - asyncio.get_running_loop().time())
+        try:
+            return await Task(self.client, task_id, {}).wait(left)
+        except TaskFailedError as error:
+            if error.error == "expired":
+                raise late(self.name, task_id, timeout) from None
+            raise failed(self.name, task_id, error.error) from None
+        except TaskUnfinishedError:
+            raise late(self.name, task_id, timeout) from None
+        except TaskDoesNotExistError:
+            raise deleted(self.name, task_id) from None
 
     async def _put(self, put: Put, timeout: float | None, lane: PutLane | None = None) -> None:
         validation.timeout(timeout)

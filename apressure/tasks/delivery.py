@@ -14,7 +14,7 @@ from apressure.tasks.engine.answers import Reserved
 from apressure.tasks.engine.keys import task_key
 from apressure.tasks.engine.steps import Change
 from apressure.tasks.engine.waits import channels_of
-from apressure.tasks.processor import NO_RESULT, Processor, why
+from apressure.tasks.processor import NO_RESULT, Processor, encode_result, why
 
 if TYPE_CHECKING:
     from apressure.tasks.core import Core
@@ -147,8 +147,14 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
             return Change("later", self.claim, self.failure, self._note_of_error, due.milliseconds)
         return self.nacked if back else Change("complete", self.claim, NO_RESULT)
 
-    def _ack_soon(self) -> None:
-        self._core.settler.soon(Change("complete", self.claim, NO_RESULT), self._was_acked)
+    def encode_reply(self, value: Any) -> bytes:
+        return encode_result(value)
+
+    def _replied(self, reply: bytes) -> Change:
+        return Change("complete", self.claim, reply)
+
+    def _ack_soon(self, reply: bytes | None) -> None:
+        self._core.settler.soon(self._change(False) if reply is None else self._replied(reply), self._was_acked)
 
     async def _extend(self, seconds: float) -> bool:
         sent = since_boot()

@@ -32,8 +32,8 @@ OURS: Final = frozenset(
 MAX_FIELDS: Final = 100
 """The most fields of a program in one step, which are arguments of one command there."""
 
-_encode: Final = TaskCodec().encode
-NO_RESULT: Final = _encode(None)
+encode_result: Final = TaskCodec().encode
+NO_RESULT: Final = encode_result(None)
 
 
 class Processor(Claimed):
@@ -145,7 +145,7 @@ class Processor(Claimed):
 
         Cancelled, it waits for the outcome, then raises: the task is complete or goes on.
         """
-        change = Change("complete", self.claim, _encode(result), checked_fields(fields))
+        change = Change("complete", self.claim, encode_result(result), checked_fields(fields))
         await self._settle(change, "completed")
 
     async def fail(self, error: BaseException | str, *, fields: Mapping[str, str] | None = None) -> None:

@@ -23,6 +23,7 @@ from apressure.testing.contract import (
     Opener,
     PauseContract,
     QueueContract,
+    RequestContract,
     ScheduleContract,
 )
 from tests.integration.files.conftest import MODES
@@ -36,7 +37,7 @@ class WithoutIds(Limited, DedupContract):
     """The same, for a kind whose format keeps nothing beside a message."""
 
 
-class WithIds(Limited, ExpiryContract, DedupUntilDoneContract, KeyContract):
+class WithIds(Limited, ExpiryContract, DedupUntilDoneContract, KeyContract, RequestContract):
     """The same, for kinds whose messages have ids."""
 
 

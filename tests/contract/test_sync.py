@@ -59,6 +59,8 @@ ABSENT: Final = {
     "aclose": "`release()` and the end of the block do that",
     "mover": "for `pipe`, which needs asyncio",
     "check": _PARTS,
+    "check_replies": _PARTS,
+    "encode_reply": _PARTS,
     "client_closed": _PARTS,
     "end": _PARTS,
     # What consumers call of their queues
@@ -98,6 +100,7 @@ ABSENT: Final = {
 """What `apressure.sync` has not, and why."""
 
 DIFFERENT: Final = {
+    "ack_soon": "the reply is what a service has encoded",
     "consume": "the options are passed on as they are",
     "consumer": "`shared=None` is the default of the kind, and the arguments are those of all kinds",
     "put_many": "it puts in chunks, since a generator runs in this thread: `timeout` limits all of them, no `deadline`",

@@ -83,6 +83,9 @@ def worker(
     rate: Annotated[
         float | None, option("rate", "How many handlers of a process may begin a second.", "N", "no limit", min=0)
     ] = None,
+    reply: Annotated[
+        bool, option("reply", "What the handler returns is the reply to a program that has asked: see apressure ask.")
+    ] = False,
     shutdown_timeout: Annotated[float | None, SHUTDOWN_TIMEOUT] = None,
     create: Annotated[bool, option("create", "Create the queues first, unless they exist.")] = False,
     bound: Annotated[
@@ -123,7 +126,7 @@ def worker(
         "codec": codec, "max_attempts": max_attempts, "concurrency": concurrency,
         "retry": _backoff(retry_delay, retry_most, retry_factor),
         "timeout": timeout, "rate": rate, "weights": weights, "ageing": ageing, "shutdown_timeout": shutdown_timeout,
-        "bound": bound, "create": create or None,
+        "bound": bound, "create": create or None, "reply": reply or None,
     }  # fmt: skip
     served = _worker(common, target, queues or [], app_dir, {k: v for k, v in options.items() if v is not None})
     names = ", ".join(one.name for one in served.handlers)

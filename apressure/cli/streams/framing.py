@@ -94,7 +94,7 @@ def encode(message: bytes, framing: Framing, *, strict: bool = True) -> bytes:
             raise FramingError(f"a message of {len(message)} bytes is too long for a length of 4 bytes")
         return _PREFIX.pack(len(message)) + message
     if framing is Framing.JSON:
-        return jsons.dumps(_as_dict(message)).encode() + b"\n"
+        return jsons.dumps(as_dict(message)).encode() + b"\n"
     if strict and not fits(message, framing):
         raise FramingError(f"a message contains {_DELIMITER_NAMES[framing]}: {_ADVICE[framing]}")
     return message + _DELIMITERS[framing]
@@ -105,7 +105,8 @@ def fits(message: bytes, framing: Framing) -> bool:
     return framing not in _DELIMITERS or _DELIMITERS[framing] not in message
 
 
-def _as_dict(message: bytes) -> dict[str, str]:
+def as_dict(message: bytes) -> dict[str, str]:
+    """Return a message for JSON: as text, or in base64."""
     try:
         return {"item": message.decode()}
     except UnicodeDecodeError:

@@ -150,4 +150,4 @@ class EventSettler(Settler[Change, bool]):
         return [letter == ord("1") for letter in answer] or [True] * len(changes)
 
     def _settled(self, changes: Sequence[Change], outcomes: Sequence[bool]) -> int:
-        return sum(outcomes) if changes[0].how == "ack" else 0
+        return sum(outcomes) if changes[0].how in ("ack", "reply") else 0

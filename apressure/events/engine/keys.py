@@ -97,6 +97,10 @@ class EventKeys:
         """Ours: the hash of what was put, by dedup ids."""
         return b"apressure:" + self.unclaimed + b":dedup"
 
+    def replies(self, asker: str) -> bytes:
+        """Ours: the list of the replies to what somebody has asked; it has a time to live."""
+        return b"apressure:" + self.unclaimed + b":reply:" + asker.encode()
+
     def for_script(self, series: str) -> tuple[bytes, ...]:
         """The KEYS of every script, as `lua/prelude.lua` names them."""
         return (*self.as_source, self.operation(series))

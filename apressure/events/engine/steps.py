@@ -154,7 +154,7 @@ class EventSteps(StepSender):
             how: `"ack"`; `"nack"` puts them back, first in line, and `"fail"` keeps errors, too: then each claim is
                 followed by one as `apressure.dead_letters.encode` returns it, or nothing. `"later"` has them wait for
                 their time: then an error, or nothing, is followed by `Due.encoded`. `"unseen"` puts them back without
-                counting as an attempt.
+                counting as an attempt. `"reply"` acknowledges requests: each is followed by its reply.
             claims: The events.
             anywhere: Acknowledge events that have gone back and wait, too, as okq's QACK does.
             on_answer: Receives the answer.

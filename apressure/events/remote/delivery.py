@@ -10,6 +10,7 @@ from apressure.events.delivery import EventDelivery
 from apressure.events.engine.batching import Change
 from apressure.events.remote.commands import Commands
 from apressure.events.remote.connection import lacks
+from apressure.exceptions import UnsupportedError
 
 T = TypeVar("T")
 
@@ -52,6 +53,12 @@ class RemoteEventDelivery(EventDelivery[T]):
     @property
     def can_delay(self) -> bool:
         return self._steps.can_delay
+
+    def encode_reply(self, value: Any) -> bytes | None:  # noqa: ARG002
+        raise UnsupportedError(
+            f"okq's commands have no replies: consume {self.queue!r} with the address of its Redis or Valkey server",
+            name=self.queue,
+        )
 
     def _change(self, back: bool, due: Due | None = None) -> Change:
         if due is not None and not self.can_delay:

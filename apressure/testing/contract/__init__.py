@@ -17,8 +17,8 @@ Each call of `open_queue` opens another object of the same queue, which does not
 `max_attempts` and, for `VerbContract`, `codec`. Items are bytes.
 
 If the dead letters of your queue tell why, subclass `DeadLetterContract` as well; if it can be paused, `PauseContract`;
-if it can limit its consumers, `LimitContract`; if it knows keys, `KeyContract`; if it refuses
-repeats, `DedupContract` or `DedupUntilDoneContract`.
+if it can limit its consumers, `LimitContract`; if it knows keys, `KeyContract`; if it refuses repeats, `DedupContract`
+or `DedupUntilDoneContract`; if it takes requests (`ask`), `RequestContract`.
 
 If it has every verb of `VERBS`, as the kinds of queue of apressure have, subclass `WholeContract`: it is these three,
 and `DelayContract`, `ExpiryContract`, `ScheduleContract`, `VerbContract`, `ArgumentContract`, `DeadlineContract`,
@@ -41,6 +41,7 @@ from apressure.testing.contract.keys import KeyContract
 from apressure.testing.contract.limits import LimitContract
 from apressure.testing.contract.pauses import PauseContract
 from apressure.testing.contract.queues import QueueContract
+from apressure.testing.contract.requests import RequestContract
 from apressure.testing.contract.schedules import ScheduleContract
 from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, begun, drained, fails, in_time
 from apressure.testing.contract.verbs import VERBS
@@ -48,8 +49,8 @@ from apressure.testing.contract.verbs import VERBS
 __all__ = [
     "ITEMS", "PATIENCE", "VERBS", "ArgumentContract", "CancellationContract", "DeadLetterContract",
     "DeadlineContract", "DedupContract", "DedupUntilDoneContract", "DelayContract", "EndContract", "ExpiryContract",
-    "FrozenContract", "KeyContract", "LimitContract", "Opener", "PauseContract", "QueueContract", "ScheduleContract",
-    "VerbContract", "WholeContract", "begun", "drained", "fails", "in_time",
+    "FrozenContract", "KeyContract", "LimitContract", "Opener", "PauseContract", "QueueContract", "RequestContract",
+    "ScheduleContract", "VerbContract", "WholeContract", "begun", "drained", "fails", "in_time",
 ]  # fmt: skip
 
 

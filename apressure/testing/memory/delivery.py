@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from apressure.core import requests
 from apressure.core.delivery import BatchedDelivery, Hand
 from apressure.core.due import Due
 from apressure.testing.memory.driver import MemoryDriver
-from apressure.testing.memory.stored import Change, Taken
+from apressure.testing.memory.stored import MAX_MESSAGE_SIZE, Change, Taken
 
 T = TypeVar("T")
 
@@ -68,6 +69,12 @@ class MemoryDelivery(BatchedDelivery[T]):
     def _change(self, back: bool, due: Due | None = None) -> Change:
         return Change(self.claim, not back, self.failure, due)
 
+    def encode_reply(self, value: Any) -> bytes | None:
+        return requests.encode_reply(value, MAX_MESSAGE_SIZE) if requests.is_request(self.id) else None
+
+    def _replied(self, reply: bytes) -> Change:
+        return Change(self.claim, True, reply=reply)
+
     @property
     def _released(self) -> Change:
         return Change(self.claim, False, released=True)
@@ -75,8 +82,9 @@ class MemoryDelivery(BatchedDelivery[T]):
     async def _make(self, change: Change) -> bool:
         return await self._driver.settler.settle(change)
 
-    def _ack_soon(self) -> None:
-        self._driver.settler.soon(self._change(False), self._was_acked)
+    def _ack_soon(self, reply: bytes | None) -> None:
+        change = self._change(False) if reply is None else self._replied(reply)
+        self._driver.settler.soon(change, self._was_acked)
 
     async def _extend(self, seconds: float) -> bool:
         return (await self._driver.extend([self.claim], seconds)).outcomes[0]

@@ -17,6 +17,7 @@ from apressure.core.dedup_lane import DedupLane
 from apressure.core.driver import OnAnswer, Request
 from apressure.core.limits import Changes
 from apressure.core.putting import Putting, PuttingLane
+from apressure.core.requests import Asker
 from apressure.core.settling import Settler
 from apressure.core.waiting import Parked, Wait, Waits
 from apressure.exceptions import PressureError
@@ -111,6 +112,7 @@ class MemoryDriver:
         waits: Where its operations wait.
         puts, once, takes: Its lanes.
         settler: Settles its deliveries.
+        asker: What it has asked.
         settle_timeout: Seconds for which a cancelled caller waits for the outcome.
         script_keys: None: no step is a script.
     """
@@ -129,6 +131,8 @@ class MemoryDriver:
         self.once = OnceLane(self, self.waits)
         self.takes = TakeLane(self, self.waits)
         self.settler = MemorySettler(self)
+        self.asker = Asker(name)
+        self.queue.askers[self.asker.id] = self.asker
 
     def messages(self, answer: Any) -> list[Taken] | None:
         """Return the messages that a step has taken; None if its answer tells of something else."""

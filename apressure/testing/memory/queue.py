@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Any, ClassVar, Final, Generic, Literal, TypeVar, overload
+from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
 
 from apressure import dead_letters, validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
@@ -31,12 +31,10 @@ from apressure.testing.memory.consumer import MemoryConsumer
 from apressure.testing.memory.delivery import MemoryDelivery
 from apressure.testing.memory.driver import MemoryDriver, MemorySettler, PutLane
 from apressure.testing.memory.server import MemoryServer
-from apressure.testing.memory.stored import MOST, New, Status, Taken, Want
+from apressure.testing.memory.stored import MAX_MESSAGE_SIZE, MOST, New, Status, Taken, Want
 
 T = TypeVar("T")
 A = TypeVar("A")
-
-_MAX_MESSAGE_SIZE: Final = 1 << 29
 
 
 class Revived:
@@ -165,7 +163,7 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         self.client = MemoryClient(MemoryServer() if server is None else server)
         super().__init__(self.client, True, validation.text(name, "name"))
         self.max_attempts = max_attempts
-        self._items: Items[T] = Items(name, codec_for(codec), _MAX_MESSAGE_SIZE)
+        self._items: Items[T] = Items(name, codec_for(codec), MAX_MESSAGE_SIZE)
         self.steps = MemoryDriver(self.server, name, max_attempts)
 
     @property
@@ -190,7 +188,8 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
 
     def _end(self, error: PressureError) -> int:
         steps = self.steps
-        return steps.puts.end(error) + steps.once.end(error) + self.steps.takes.end(error) + self.steps.waits.end(error)
+        ends = (steps.puts, steps.once, steps.takes, steps.waits, steps.asker)
+        return sum(each.end(error) for each in ends)
 
     def _release(self, error: PressureError) -> None:
         self.steps.waits.close(error)
@@ -246,6 +245,12 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         else:
             await self._put(self.steps.puts, [new], timeout, Progress())
         return message_id
+
+    async def _ask(self, message: bytes, timeout: float, due: Due) -> Any:
+        async def put(request_id: str) -> None:
+            await self._put(self.steps.puts, [(request_id, message, due)], timeout, Progress())
+
+        return await self.steps.asker.ask(put, timeout)
 
     async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:
         new = [(str(uuid.uuid4()), message, due) for message in chunk]

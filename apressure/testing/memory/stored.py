@@ -7,6 +7,7 @@ import heapq
 import itertools
 import math
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -15,6 +16,7 @@ from apressure.core.dedup_lane import Answer
 from apressure.core.due import EXPIRED, Due
 from apressure.core.leases.clock import Clock
 from apressure.core.limits import Changes, Limits
+from apressure.core.requests import DEAD, PURGED, UNANSWERED, Asker, is_request
 from apressure.core.waiting import Parked, Reason, Wait
 from apressure.exceptions import QueueClosedError, QueueDoesNotExistError
 from apressure.testing.memory.dedup import StoredDedup
@@ -23,6 +25,8 @@ from apressure.testing.memory.limits import StoredLimits
 
 MOST: Final = 2000
 """The most messages in a step, as on a server."""
+MAX_MESSAGE_SIZE: Final = 1 << 29
+"""Bytes."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -104,6 +108,8 @@ class Change(NamedTuple):
     due: Due | None = None
     released: bool = False
     """It goes back as if it had not been taken."""
+    reply: bytes = UNANSWERED
+    """What is sent to a program that has asked, if it is acknowledged."""
 
 
 class Extended(NamedTuple):
@@ -141,12 +147,14 @@ class StoredQueue:
         name: Its name.
         changes: Counts what might end a wait.
         parked: The operations that wait for such a change.
+        askers: Those that may wait for replies, by their ids.
     """
 
     def __init__(self, name: str, clock: Clock) -> None:
         self.name = name
         self.changes = 0
         self.parked: dict[Parked, None] = {}
+        self.askers: weakref.WeakValueDictionary[str, Asker] = weakref.WeakValueDictionary()
         self._clock = clock
         self._epoch = time.time() - clock()
         self._numbers = itertools.count(1)
@@ -200,9 +208,11 @@ class StoredQueue:
         self._check(expected)
         purged = min(most, len(self._waiting))
         for _ in range(purged):
-            heapq.heappop(self._waiting)
+            self._reply(heapq.heappop(self._waiting), PURGED)
         if not purged:
             purged = min(most, len(self._delayed))
+            for _, message in self._delayed[:purged]:
+                self._reply(message, PURGED)
             del self._delayed[:purged]
             heapq.heapify(self._delayed)
         self._change()
@@ -330,10 +340,13 @@ class StoredQueue:
             if expired:
                 message.error, message.failed = EXPIRED, message.attempts
                 self._expired += 1
+                if is_request(message.id):
+                    continue  # the program that has asked waits no more
             if expired or (want.limit and message.attempts >= want.limit):
                 message.dead_since = time.time()
                 self._dead[message.id] = message
                 popped.dead.append(message)
+                self._reply(message, DEAD + message.error)
                 continue
             message.attempts += 1
             claim = next(self._numbers) if want.lease else 0
@@ -374,7 +387,9 @@ class StoredQueue:
         for change in changes:
             claimed = self._claims.pop(change.claim, None)
             outcomes.append(claimed is not None)
-            if claimed is not None and not change.ack:
+            if claimed is not None and change.ack:
+                self._reply(claimed[0], change.reply)
+            elif claimed is not None:
                 message, _ = claimed
                 message.attempts -= change.released
                 if change.error:
@@ -385,6 +400,12 @@ class StoredQueue:
                     self._delay(message, change.due)
         self._change(any(outcomes))
         return outcomes
+
+    def _reply(self, message: Message, reply: bytes) -> None:
+        """Tell the program that has asked what has become of its request, if that is one."""
+        asker = self.askers.get(message.id.split(":")[1]) if is_request(message.id) else None
+        if asker is not None:
+            asker.came(message.id, reply)
 
     def put_back(self, taken: Sequence[Taken]) -> None:
         """Put messages back that nobody has seen: that was no attempt."""

@@ -85,6 +85,7 @@ wake_putters(bound)
 switch_to(SOURCE)
 for j = 1, #inputs do call('LREM', CLAIMED, -1, inputs[j]) end
 push('HDEL', ITEMS, inputs)
+reply(inputs, 'n')
 forget(inputs)
 show_next()
 if limited and call('LLEN', UNCLAIMED) > 0 then wake_limited() end

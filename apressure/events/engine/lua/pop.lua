@@ -62,7 +62,7 @@ if controlled and is_paused() then
   return {'paused', due(), created and 1 or 0}
 end
 
-local ids, contents, attempts, dead, looked, bytes = {}, {}, {}, {}, 0, 0
+local ids, contents, attempts, dead, dropped, looked, bytes = {}, {}, {}, {}, {}, 0, 0
 local kept, more = {}, false
 local most = tonumber(ARGV[3])
 local keyed = has_keys()
@@ -96,8 +96,12 @@ while #ids < most and looked < reach and bytes < 1048576 do
       -- An id without contents: it was acknowledged, or flushed, and okq died in between.
       gone[#gone + 1] = some[i]
     elseif ends[i] and has_expired(ends[i], found[i]) then
-      dead[#dead + 1] = {some[i], found[i], attempt - 1, true}
       call('HINCRBY', EXPIRED, 'count', 1)
+      if asker_of(some[i]) then
+        dropped[#dropped + 1] = some[i]  -- who asked waits no more
+      else
+        dead[#dead + 1] = {some[i], found[i], attempt - 1, true}
+      end
     elseif limit > 0 and attempt > limit then
       dead[#dead + 1] = {some[i], found[i], attempt - 1}
     elseif claim(some[i], token, lease) then
@@ -117,8 +121,12 @@ end
 for i = 1, #dead do
   call('LPUSH', DEAD, letter_of(unpack(dead[i])))
   call('HDEL', ITEMS, dead[i][1])
-  forget({dead[i][1]})
+  local id, _, attempt = unpack(dead[i])
+  if asker_of(id) then reply({id}, 'd' .. select(2, error_of(id, attempt))) end
+  forget({id})
 end
+push('HDEL', ITEMS, dropped)
+forget(dropped)
 if #ids > 0 and lease > 0 then
   local packed, scores = {}, {}
   for i = 1, #ids do

@@ -18,6 +18,7 @@ if #ids + #listed > 0 then
   for i = 1, #listed do ids[#ids + 1] = listed[i] end
   push('HDEL', ITEMS, ids)
   local deleted = contents - call('HLEN', ITEMS)
+  reply(ids, 'p')
   forget(ids)
   record(ARGV[1], deleted)
   show_next()
@@ -29,6 +30,7 @@ ids = call('ZRANGE', DELAYED, 0, ARGV[3] - 1)
 if #ids > 0 then
   push('HDEL', LATER, ids)
   push('ZREM', DELAYED, ids)
+  reply(ids, 'p')
   forget(ids)
   record(ARGV[1], #ids)
   wake_putters(bound)

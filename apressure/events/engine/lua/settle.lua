@@ -1,8 +1,9 @@
 -- Acknowledge events, or put them back (specification: QACK).
 -- KEYS: those of the prelude
--- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 'ack', 'nack' (counts as an attempt), 'fail' (so does this),
---       'later' (so does this) or 'unseen' (does not), 4 '1' to acknowledge waiting events, too, 5... claims (id, token
---       or '' for any claim; with 'fail' and 'later' then an error, or ''; with 'later' then when it is due)
+-- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 'ack', 'reply' (with the reply to a request), 'nack' (counts
+--       as an attempt), 'fail' (so does this), 'later' (so does this) or 'unseen' (does not), 4 '1' to acknowledge
+--       waiting events, too, 5... claims (id, token or '' for any claim; with 'fail' and 'later' then an error, or '';
+--       with 'later' then when it is due; with 'reply' then the reply, as the prelude's `reply` has it)
 -- Returns: {'settled', a letter for each claim: '1' done, '0' the event is not claimed (with this token)} |
 --          {'corrupt', why}
 local before = recall(ARGV[1], ARGV[2])
@@ -13,8 +14,8 @@ if not created then check_types() end
 local limited = limits_flight()
 ignore_memory_limit()
 local how = ARGV[3]
-local letters, settled, waiting, errors, dues = {}, {}, 0, {}, {}
-local width = how == 'later' and 4 or how == 'fail' and 3 or 2
+local letters, settled, waiting, errors, dues, replies = {}, {}, 0, {}, {}, {}
+local width = how == 'later' and 4 or (how == 'fail' or how == 'reply') and 3 or 2
 local holders = holders_from(5, width)
 -- A consumer mostly settles the oldest claims in order: one command removes all of them.
 local claims = (#ARGV - 4) / width
@@ -42,13 +43,18 @@ for i = 5, #ARGV, width do
   letters[#letters + 1] = removed > 0 and '1' or '0'
   if removed > 0 then
     settled[#settled + 1] = id
-    if width > 2 and ARGV[i + 2] ~= '' then errors[id] = ARGV[i + 2] end
+    if how == 'reply' then
+      replies[id] = ARGV[i + 2]
+    elseif width > 2 and ARGV[i + 2] ~= '' then
+      errors[id] = ARGV[i + 2]
+    end
     if how == 'later' then dues[id] = (due_time(ARGV[i + 3])) end
   end
 end
 if #settled > 0 then
-  if how == 'ack' then
+  if how == 'ack' or how == 'reply' then
     push('HDEL', ITEMS, settled)
+    reply(settled, how == 'ack' and 'n' or replies)
     forget(settled)
   else
     push('ZREM', EXPIRY, settled)

@@ -1,0 +1,207 @@
+"""Requests and their replies: `ask` puts an item, and returns what its handler has returned."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Generic, TypeVar
+
+from apressure import dead_letters, validation
+from apressure.codecs import JSONCodec
+from apressure.concurrency.deadline import with_deadline
+from apressure.concurrency.settle import set_result_once
+from apressure.core.due import MOST_DELAY, Due, due_of
+from apressure.core.limiting import Limiting
+from apressure.exceptions import NoReplyError, PressureError, RequestFailedError, UnsupportedError
+from apressure.items import Items
+
+T = TypeVar("T")
+
+_JSON: Final = JSONCodec()
+_ID: Final = "apressure-ask:"
+
+BYTES: Final = b"b"
+"""How a reply begins that is bytes."""
+_OF_JSON: Final = b"j"
+DEAD: Final = b"d"
+"""How the reply to a request begins that is a dead letter; its error is behind it."""
+UNANSWERED: Final = b"n"
+"""The reply to a request that was acknowledged without one."""
+PURGED: Final = b"p"
+"""The reply to a request that was deleted while it waited."""
+
+
+def is_request(message_id: str) -> bool:
+    """Whether somebody waits for a reply to the message with this id."""
+    return message_id.startswith(_ID)
+
+
+def encode_reply(value: Any, most: int) -> bytes:
+    """Return what a handler has returned, as it is sent: bytes as they are, and everything else as JSON.
+
+    Args:
+        value: What it has returned.
+        most: The most bytes of a reply.
+
+    Raises:
+        TypeError, ValueError: It is neither bytes nor what JSON knows, or too large.
+    """
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        reply = BYTES + bytes(value)
+    else:
+        reply = _OF_JSON + _JSON.encode(value)
+    if len(reply) > most:
+        raise ValueError(f"the reply has {len(reply)} bytes, and at most {most} are allowed (max_message_size)")
+    return reply
+
+
+class Asker:
+    """What a queue object has asked. The ids of its requests say whom the replies are for.
+
+    Args:
+        queue: The queue's name.
+
+    Attributes:
+        id: This asker, in 16 hexadecimal digits.
+    """
+
+    def __init__(self, queue: str) -> None:
+        self.id = os.urandom(8).hex()
+        self._queue = queue
+        self._numbers = itertools.count(1)
+        self._waiting: dict[str, asyncio.Future[bytes]] = {}
+
+    @property
+    def waits(self) -> bool:
+        """Whether a reply is waited for."""
+        return bool(self._waiting)
+
+    async def ask(self, put: Callable[[str], Awaitable[None]], timeout: float) -> Any:
+        """Put a message under the id of a new request, and return the value of its reply; raises what `ask` does."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout
+        request_id = f"{_ID}{self.id}:{next(self._numbers)}"
+        reply = self._waiting[request_id] = loop.create_future()
+        try:
+            await put(request_id)
+            await asyncio.wait((reply,), timeout=max(0.0, until - loop.time()))
+            if not reply.done():
+                raise late(self._queue, request_id, timeout)
+            return self._value(request_id, reply.result())
+        finally:
+            del self._waiting[request_id]
+
+    def came(self, request_id: str, reply: bytes) -> None:
+        """Take a reply: a letter, as `reply` of `events/engine/lua/prelude.lua` says, and what is behind it."""
+        if (waiting := self._waiting.get(request_id)) is not None:
+            set_result_once(waiting, reply)
+
+    def end(self, error: PressureError) -> int:
+        """Fail all that wait for a reply; returns how many."""
+        waiting = [reply for reply in self._waiting.values() if not reply.done()]
+        for reply in waiting:
+            reply.set_exception(copy.copy(error))
+        return len(waiting)
+
+    def _value(self, request_id: str, reply: bytes) -> Any:
+        letter, rest = reply[:1], reply[1:]
+        if letter == BYTES:
+            return rest
+        if letter == _OF_JSON:
+            return _JSON.decode(rest)
+        if letter == DEAD:
+            raise failed(self._queue, request_id, str(dead_letters.decode(rest, 1)) if rest else dead_letters.UNKNOWN)
+        if letter == PURGED:
+            raise deleted(self._queue, request_id)
+        raise unanswered(
+            self._queue, request_id,
+            "was acknowledged without a reply. Reply with serve(..., reply=True), or reply() of the delivery",
+        )  # fmt: skip
+
+
+def failed(queue: str, request_id: str, error: str) -> RequestFailedError:
+    """Return the error for a request that has failed for good."""
+    text = f"a request to the queue {queue!r} failed: {error}"
+    return RequestFailedError(text, name=queue, id=request_id, error=error)
+
+
+def unanswered(queue: str, request_id: str, why: str) -> NoReplyError:
+    """Return the error for a request to which no reply comes."""
+    return NoReplyError(f"a request to the queue {queue!r} {why}", name=queue, id=request_id)
+
+
+def late(queue: str, request_id: str, timeout: float) -> NoReplyError:
+    """Return the error for a request to which no reply came in time."""
+    return unanswered(
+        queue, request_id, f"got no reply within {timeout:g} s. Is its service running, and quick enough?"
+    )
+
+
+def deleted(queue: str, request_id: str) -> NoReplyError:
+    """Return the error for a request that was deleted."""
+    return unanswered(queue, request_id, "was deleted from the queue before it was handled")
+
+
+class Requests(Limiting, Generic[T]):
+    """A queue that takes requests."""
+
+    _replyless: str = ""
+    """Why the messages of this queue get no replies, if they get none."""
+
+    _items: Items[T]
+
+    async def _ask(self, message: bytes, timeout: float, due: Due) -> Any:
+        """Put a message on these terms, and return the value of its reply."""
+        raise NotImplementedError
+
+    def check_replies(self) -> None:
+        """Raise UnsupportedError if the messages of this queue get no replies."""
+        if self._replyless:
+            raise UnsupportedError(
+                f"{self._replyless}, so nobody can reply to its messages: use an EventQueue or TaskQueue with the "
+                "address of its Redis or Valkey server. Nothing has changed",
+                name=self.name,
+            )
+
+    @with_deadline()
+    async def ask(self, item: T, timeout: float, *, key: str | None = None, deadline: float | None = None) -> Any:
+        """Put an item, wait until it has been handled, and return what its handler has returned.
+
+        A service replies with `serve(handle, queue, reply=True)`, other consumers with `reply` of the delivery. The
+        step that acknowledges the message sends the reply. All that a queue object asks shares one connection that
+        waits for replies. A request that fails is tried again as any message, while there is time.
+
+        Args:
+            item: The item; bytes, or what the codec takes.
+            timeout: Seconds for all of it: to wait for room, and for the reply; at most ten years. After so many
+                seconds in the queue, the request expires: nobody begins to work for an asker who has left.
+            key: What the item is about; see `put`.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`. The timeout counts
+                while the server answers.
+
+        Returns:
+            What the handler has returned: bytes, or a value of JSON.
+
+        Raises:
+            NoReplyError: No reply came within the timeout (a TimeoutError), or none will come: the message was
+                acknowledged without one, or deleted. It may have been handled.
+            RequestFailedError: It failed `max_attempts` times, and is a dead letter. `error` says why.
+            QueueFullError: The queue stayed full until the timeout. Nothing was put.
+            UnsupportedError: It is an AsyncQueue or a FileQueue, or has an `okq://` address. Nothing was put.
+            PressureError, TypeError, ValueError: As for `put`.
+
+        Cancelled, the message is not taken back: it may be handled until it expires, and its reply goes to nobody.
+
+        On this kind:
+            EventQueue: The id of the event says whom the reply is for; see docs/requests.md. Replies that wait for an
+                asker who is away are kept for five minutes.
+            TaskQueue: The reply is the result of the task, which stays for `result_ttl`. Any task of Blueque replies.
+        """
+        validation.seconds(timeout, "timeout", most=MOST_DELAY, above=True)
+        self.check_replies()
+        due = due_of({"expires": timeout, "key": key}, self.name)
+        assert due is not None  # it expires
+        return await self._ask(self._items.encode(item), timeout, due)
