@@ -25,6 +25,7 @@ from tests.simulation import (
     test_members,
     test_pipe,
     test_puts,
+    test_requests,
     test_schedules,
 )
 from tests.simulation.world import Work, run
@@ -43,6 +44,7 @@ TESTS: Final[dict[str, tuple[Work, int]]] = {
     "test_limits_and_failovers": (test_limits.taken_over, 2),
     "test_expiry": (test_expiry.perishing, 4),
     "test_keys": (test_keys.in_turn, 8),
+    "test_requests": (test_requests.asked, 4),
     "test_dead_letters": (test_dead_letters.given_up, 3),
     "test_leases": (test_leases.taken_over, 4),
     "test_deletion": (test_members.deleted, 2),

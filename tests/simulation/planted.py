@@ -497,8 +497,36 @@ FAULTS: Final = (
         "",
         "are admitted, and noted|the limit of its key is",
     ),
+    Fault(
+        "a reply is removed that was not read",
+        "connection/waiting/replies.py",
+        "0, -len(page) - 1)",
+        "0, -len(page) - 2)",
+        "s before its asker gave up|NoReplyError",
+    ),
+    Fault(
+        "those who ask read no more when their connection has ended",
+        "connection/waiting/replies.py",
+        "                await asyncio.sleep(RETRY_BACKOFF.pause(failures))\n",
+        "                return\n",
+        "s before its asker gave up|NoReplyError",
+    ),
+    Fault(
+        "the acknowledgement of a request takes its reply away",
+        "events/engine/lua/settle.lua",
+        "reply(settled, how == 'ack' and 'n' or replies)",
+        "reply(settled, 'n')",
+        "was acknowledged without a reply",
+    ),
+    Fault(
+        "a request that has expired is a dead letter",
+        "events/engine/lua/pop.lua",
+        "      if asker_of(some[i]) then\n",
+        "      if false then\n",
+        "dead_letters",
+    ),
 )
 """Repeats, leases, tokens, permits, ends, members, dead letters, marks, order, delays, schedules, expiry: one each.
 
-Limits have several: the rate, holds, concurrency, who is woken, shares, and attempts. So have dedup ids, and keys.
+Limits have several: the rate, holds, concurrency, who is woken, shares, and attempts. So have dedup ids, keys, and requests.
 """
