@@ -75,13 +75,38 @@ class Tracing:
 
         Cancelled, it leaves behind what `put` does, and the span ends.
         """
-        name = queue.name
-        with self._tracer.start_as_current_span(f"send {name}", kind=SpanKind.PRODUCER) as span:
+        with self._sending(queue, item, SpanKind.PRODUCER, "put", options):
+            return await queue.put(self.carry(item), *args, **options)
+
+    async def ask(self, queue: Any, item: Any, timeout: float, **options: Any) -> Any:
+        """Ask, in a span: `await queue.ask(item, timeout, ...)`. The span has the wait for the reply, too.
+
+        Args:
+            queue: A queue that takes requests.
+            item: The item, as for `put`.
+            timeout: As for `ask` of the queue.
+            **options: The other arguments of `ask`.
+
+        Returns:
+            The reply.
+
+        Raises:
+            Exception: As `ask` does. The span says so, too.
+
+        Cancelled, it leaves behind what `ask` does, and the span ends.
+        """
+        with self._sending(queue, item, SpanKind.CLIENT, "ask", {"expires": timeout}):
+            return await queue.ask(self.carry(item), timeout, **options)
+
+    @contextlib.contextmanager
+    def _sending(self, queue: Any, item: Any, kind: SpanKind, method: str, terms: Mapping[str, Any]) -> Iterator[None]:
+        """A span around a method that puts an item."""
+        with self._tracer.start_as_current_span(f"send {queue.name}", kind=kind) as span:
             if span.is_recording():
-                span.set_attributes(_attributes(queue, "send", "put"))
-                span.set_attributes({**_about(item), **_times(options)})
+                span.set_attributes(_attributes(queue, "send", method))
+                span.set_attributes({**_about(item), **_times(terms)})
             try:
-                return await queue.put(self.carry(item), *args, **options)
+                yield
             except Exception as error:
                 span.set_attribute("error.type", _name(error))
                 raise

@@ -14,6 +14,8 @@ Usage: python -m tests.benchmarks.control [--quick] [--against DIRECTORY] [--kin
 - "once / plain": items a second, each put with a dedup id of its own and a window, as a ratio to none.
 - "keys / plain": items a second, each put with one of 10,000 keys, as a ratio to none.
 - "beside parked": the same while 100,000 items wait in the line of another key, as a ratio to none of them.
+- "ask / by hand": requests a second, one at a time, each put, handled by a `serve(reply=True)` of the same process and
+  replied to, as a ratio to two loops with LPUSH and BRPOP, one list for requests and one for replies.
 - With `--libraries`, docket and BullMQ (its Python package) are installed there, and their lateness is measured, too.
 - With `--against`, another checkout runs the plain puts and gets in turn: what a queue pays that uses none of it.
   Processes differ by some per cent, so each repetition has new ones.
@@ -40,7 +42,9 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from apressure import QueueEmptyError
+import redis.asyncio
+
+from apressure import QueueEmptyError, serve
 from tests.benchmarks.cpu import opened
 from tests.environments import ROOT, environment, last_line
 from tests.servers import CannotRun
@@ -49,6 +53,7 @@ KINDS: Final = ("AsyncQueue", "EventQueue", "TaskQueue", "FileQueue")
 GOALS: Final = {
     "delayed / plain": 0.7, "beside ten": 0.7, "beside many / ten": 0.9, "late": 50.0, "late beside": 50.0,
     "limited / plain": 0.8, "once / plain": 0.6, "keys / plain": 0.5, "beside parked": 0.9,
+    "ask / by hand": 0.3,
     "plain / before": 0.98,
 }  # fmt: skip
 """The least ratios, and the most milliseconds."""
@@ -81,6 +86,44 @@ async def rate(queue: Any, item: Any, count: int, terms: Callable[[], dict[str, 
     for _ in range(count):
         await queue.get()
     return count / (time.perf_counter() - begin)
+
+
+async def asked(queue: Any, item: Any, count: int) -> float:
+    """Return how many requests a second get their replies, one at a time."""
+
+    async def handle(item: Any) -> str:
+        return str(item)
+
+    stop = asyncio.Event()
+    service = asyncio.ensure_future(serve(handle, queue, reply=True, signals=(), stop=stop))
+    await queue.ask(item, 30.0)
+    begin = time.perf_counter()
+    for _ in range(count):
+        await queue.ask(item, 30.0)
+    seconds = time.perf_counter() - begin
+    stop.set()
+    await service
+    return count / seconds
+
+
+async def asked_by_hand(url: str, count: int) -> float:
+    """Return the same for two lists and two connections that wait."""
+    async with redis.asyncio.Redis.from_url(url) as asker, redis.asyncio.Redis.from_url(url) as worker:
+
+        async def work() -> None:
+            for _ in range(count + 1):
+                _, item = await worker.brpop(["requests"])
+                await worker.lpush("replies", item)
+
+        working = asyncio.ensure_future(work())
+        begin = 0.0
+        for number in range(count + 1):
+            await asker.lpush("requests", b"x" * 100)
+            await asker.brpop(["replies"])
+            begin = begin if number else time.perf_counter()
+        seconds = time.perf_counter() - begin
+        await working
+    return count / seconds
 
 
 async def park(queue: Any, item: Any) -> None:
@@ -169,6 +212,14 @@ async def measure(kind: str, url: str, count: int, kept: int) -> dict[str, float
             found = await fastest(turns, count // BURST)
             figures["keys / plain"] = found["keys"] / found["plain"]
             figures["beside parked"] = found["parked"] / found["keys"]
+            found = await fastest(
+                {
+                    "ask": functools.partial(asked, queues["plain"], item, BURST),
+                    "by hand": functools.partial(asked_by_hand, url, BURST),
+                },
+                count // BURST,
+            )
+            figures["ask / by hand"] = found["ask"] / found["by hand"]
         for queue in queues.values():
             await queue.delete()
     return figures

@@ -528,5 +528,5 @@ FAULTS: Final = (
 )
 """Repeats, leases, tokens, permits, ends, members, dead letters, marks, order, delays, schedules, expiry: one each.
 
-Limits have several: the rate, holds, concurrency, who is woken, shares, and attempts. So have dedup ids, keys, and requests.
+Limits have several: rate, holds, concurrency, who is woken, shares, and attempts. So have dedup ids, keys and requests.
 """

@@ -32,7 +32,7 @@ class Replies:
         self._connection = connection
         self._source = source
         self._asker = asker
-        self._waiter = Waiter(connection.node, source, source, LONG_SLICE, patient=True)
+        self._waiter = Waiter(connection.node, source, source, LONG_SLICE, patient=True, on_element=self._came)
         self._reading: asyncio.Task[None] | None = None
         connection.node.server.add_reclaimer(self._waiter.close_if_idle)
 
@@ -55,8 +55,7 @@ class Replies:
             try:
                 page = await self._connection.ask(b"LRANGE", self._source, -_PAGE, -1, reads=True)
                 for element in reversed(page):  # the oldest first
-                    request_id, _, reply = element.partition(b" ")
-                    self._asker.came(request_id.decode(errors="replace"), reply)
+                    self._came(element)
                 if not page:
                     await park([self._waiter], noted, SLICE)
                     continue
@@ -69,3 +68,7 @@ class Replies:
             except PressureError as error:
                 self._asker.end(error)
                 return
+
+    def _came(self, element: bytes) -> None:
+        request_id, _, reply = element.partition(b" ")
+        self._asker.came(request_id.decode(errors="replace"), reply)

@@ -48,6 +48,7 @@ class Waiter:
         seconds: How long one blocking command lasts.
         on_unwanted: Called when something came and no task waited any more.
         patient: Block again when a command has lasted its time, without waking the tasks.
+        on_element: Called with each element that ends a wait, before the tasks are woken.
         spare: The tasks can do without, since something else wakes them later: where no connection is left, or the user
             lacks a right, it does not wait, and its connection is given up for one that is needed.
     """
@@ -61,6 +62,7 @@ class Waiter:
         on_unwanted: Callable[[], None] | None = None,
         patient: bool = False,
         *,
+        on_element: Callable[[bytes], None] | None = None,
         spare: bool = False,
     ) -> None:
         self._node = node
@@ -70,6 +72,7 @@ class Waiter:
             self._command = [b"BRPOP", source, seconds]
         self._on_unwanted = on_unwanted
         self._patient = patient
+        self._on_element = on_element
         self._spare = spare
         self._channel: Channel | None = None
         connect = functools.partial(node.connect, seconds + node.settings.response_timeout)
@@ -187,6 +190,8 @@ class Waiter:
             return
         if self._claims and reply is not None:
             self.claimed = True
+        if self._on_element is not None and reply is not None:
+            self._on_element(reply)
         if self._wake(None):
             return
         if self._claims:

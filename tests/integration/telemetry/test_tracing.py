@@ -22,6 +22,7 @@ from apressure import (
     Envelope,
     EventQueue,
     FileQueue,
+    NoReplyError,
     QueueFullError,
     TaskClient,
     TaskQueue,
@@ -129,6 +130,36 @@ async def test_every_kind_carries_envelopes_and_the_context_of_spans(kind: str, 
     assert wait.start_time is not None
     assert process.start_time is not None
     assert wait.start_time <= process.start_time
+
+
+@pytest.mark.leaves_keys
+@pytest.mark.parametrize("kind", ["events", "tasks"])
+async def test_the_span_of_a_request_lasts_until_its_reply(kind: str, url: str, tmp_path: Path) -> None:
+    spans = Spans()
+
+    async def handle(envelope: Envelope[Any]) -> Any:
+        await asyncio.sleep(0.01)
+        return envelope.data
+
+    async with of_kind(kind, url, tmp_path / "kind", CloudEventsCodec("json")) as queue:
+        service = asyncio.create_task(serve(handle, queue, reply=True, observer=spans.tracing, signals=()))
+        assert await in_time(spans.tracing.ask(queue, Envelope({"number": 7}), 20.0)) == {"number": 7}
+        service.cancel()
+        await asyncio.wait((service,))
+        send, process = spans.one("send kind"), spans.one("process kind")
+        assert send.kind is trace.SpanKind.CLIENT
+        assert parent(process) == context(send)
+        assert send.end_time is not None
+        assert process.end_time is not None
+        assert process.end_time <= send.end_time
+        attributes = dict(send.attributes or {})
+        assert (attributes["messaging.operation.name"], attributes["apressure.expires"]) == ("ask", 20.0)
+        with pytest.raises(NoReplyError):
+            await spans.tracing.ask(queue, Envelope({"number": 8}), 0.05)
+        assert [dict(span.attributes or {}).get("error.type") for span in spans.named("send kind")] == [
+            None,
+            "apressure.exceptions.NoReplyError",
+        ]
 
 
 async def test_spans_tell_of_failures_of_batches_and_of_items_without_an_envelope(open_queue: Opener) -> None:
