@@ -208,6 +208,11 @@ class LeasedDelivery(Claimed, Generic[T]):
         """
         await self._settle(self._change(False), self._acked)
 
+    @property
+    def asked(self) -> bool:
+        """Whether a program waits for its reply (`ask` of the queue)."""
+        return False
+
     async def reply(self, value: Any) -> None:
         """Acknowledge the message, and send its reply to the program that has asked (`ask` of the queue).
 
@@ -224,10 +229,10 @@ class LeasedDelivery(Claimed, Generic[T]):
         Cancelled, it waits for the outcome, then raises: the message is acknowledged with its reply, or in flight.
         """
         reply = self.encode_reply(value)
-        await self._settle(self._change(False) if reply is None else self._replied(reply), self._acked)
+        await self._settle(self._replied(reply) if self.asked else self._change(False), self._acked)
 
-    def encode_reply(self, value: Any) -> bytes | None:  # noqa: ARG002
-        """Return a reply as it is sent; None if nobody has asked. Raises as `reply` does."""
+    def encode_reply(self, value: Any) -> bytes:  # noqa: ARG002
+        """Return a reply as it is sent. Raises as `reply` does."""
         raise UnsupportedError(f"a message of the queue {self._queue_name!r} gets no reply", name=self._queue_name)
 
     async def nack(self, error: BaseException | str | None = None, *, delay: float | None = None) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 from apressure import dead_letters, validation
 from apressure.codecs import JSONCodec
 from apressure.concurrency.deadline import with_deadline
-from apressure.concurrency.settle import set_result_once
+from apressure.concurrency.settle import note_sent, set_result_once
 from apressure.core.due import MOST_DELAY, Due, due_of
 from apressure.core.limiting import Limiting
 from apressure.exceptions import NoReplyError, PressureError, RequestFailedError, UnsupportedError
@@ -58,71 +58,125 @@ def encode_reply(value: Any, most: int) -> bytes:
     return reply
 
 
+class Pressing(Due):
+    """On what terms a request is put: it expires when its asker leaves, however long it has waited for room.
+
+    Attributes:
+        until: When that is, by the clock of the event loop.
+    """
+
+    until: float
+
+    @property
+    def expires(self) -> int:
+        """Milliseconds from now on."""
+        return max(1, round(1000 * (self.until - asyncio.get_running_loop().time())))
+
+
+def pressing(due: Due, timeout: float) -> Pressing:
+    """Return the terms of a request whose asker waits for so many seconds from now on."""
+    terms = Pressing(*due)
+    terms.until = asyncio.get_running_loop().time() + timeout
+    return terms
+
+
 class Asker:
-    """What a queue object has asked. The ids of its requests say whom the replies are for.
+    """What a queue object has asked. Of queues whose messages keep their ids, these say whom the replies are for.
 
     Args:
         queue: The queue's name.
 
     Attributes:
-        id: This asker, in 16 hexadecimal digits.
+        id: This asker, in 16 hexadecimal digits. A process that was forked must not have the same one.
     """
 
     def __init__(self, queue: str) -> None:
         self.id = os.urandom(8).hex()
         self._queue = queue
         self._numbers = itertools.count(1)
-        self._waiting: dict[str, asyncio.Future[bytes]] = {}
+        self._waiting: dict[str, asyncio.Future[Any]] = {}
+        self._put: set[str] = set()
 
     @property
     def waits(self) -> bool:
         """Whether a reply is waited for."""
         return bool(self._waiting)
 
-    async def ask(self, put: Callable[[str], Awaitable[None]], timeout: float) -> Any:
-        """Put a message under the id of a new request, and return the value of its reply; raises what `ask` does."""
+    def new_id(self) -> str:
+        """Return the id of another request."""
+        return f"{_ID}{self.id}:{next(self._numbers)}"
+
+    async def ask(self, request_id: str, put: Callable[[], Awaitable[object]], timeout: float) -> Any:
+        """Put a request, and return its reply; raises what `ask` of the queue does."""
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
-        request_id = f"{_ID}{self.id}:{next(self._numbers)}"
         reply = self._waiting[request_id] = loop.create_future()
         try:
-            await put(request_id)
+            await put()
+            self._put.add(request_id)
+            note_sent()  # from here on it may be handled
             await asyncio.wait((reply,), timeout=max(0.0, until - loop.time()))
             if not reply.done():
-                raise late(self._queue, request_id, timeout)
-            return self._value(request_id, reply.result())
+                raise unanswered(
+                    self._queue, request_id,
+                    f"got no reply within {timeout:g} s. Is its service running, and quick enough?",
+                )  # fmt: skip
+            return reply.result()
         finally:
             del self._waiting[request_id]
+            self._put.discard(request_id)
+            if reply.done():
+                reply.exception()  # another error is raised instead
 
     def came(self, request_id: str, reply: bytes) -> None:
         """Take a reply: a letter, as `reply` of `events/engine/lua/prelude.lua` says, and what is behind it."""
+        outcome = _read(self._queue, request_id, reply) if request_id in self._waiting else None
+        if isinstance(outcome, PressureError):
+            self.failed(request_id, outcome)
+        else:
+            self.replied(request_id, outcome)
+
+    def replied(self, request_id: str, value: Any) -> None:
+        """End the wait of a request with a value."""
         if (waiting := self._waiting.get(request_id)) is not None:
-            set_result_once(waiting, reply)
+            set_result_once(waiting, value)
+
+    def failed(self, request_id: str, error: PressureError) -> None:
+        """End the wait of a request with an error."""
+        if (waiting := self._waiting.get(request_id)) is not None and not waiting.done():
+            waiting.set_exception(error)
 
     def end(self, error: PressureError) -> int:
-        """Fail all that wait for a reply; returns how many."""
-        waiting = [reply for reply in self._waiting.values() if not reply.done()]
+        """Fail all that wait for a reply; returns how many. Those that wait for room end with their puts."""
+        waiting = [reply for name in self._put if not (reply := self._waiting[name]).done()]
         for reply in waiting:
             reply.set_exception(copy.copy(error))
         return len(waiting)
 
-    def _value(self, request_id: str, reply: bytes) -> Any:
-        letter, rest = reply[:1], reply[1:]
-        if letter == BYTES:
-            return rest
-        if letter == _OF_JSON:
+
+def _read(queue: str, request_id: str, reply: bytes) -> Any:
+    """Return the value of a reply, or its error."""
+    letter, rest = reply[:1], reply[1:]
+    if letter == BYTES:
+        return rest
+    if letter == _OF_JSON:
+        try:
             return _JSON.decode(rest)
-        if letter == DEAD:
-            raise failed(self._queue, request_id, str(dead_letters.decode(rest, 1)) if rest else dead_letters.UNKNOWN)
-        if letter == PURGED:
-            raise deleted(self._queue, request_id)
-        raise unanswered(
-            self._queue, request_id,
+        except ValueError as error:
+            return unanswered(queue, request_id, f"got a reply that is not JSON: {error}")
+    if letter == DEAD:
+        return failure(queue, request_id, str(dead_letters.decode(rest, 1)) if rest else dead_letters.UNKNOWN)
+    if letter == PURGED:
+        return deleted(queue, request_id)
+    if letter == UNANSWERED:
+        return unanswered(
+            queue, request_id,
             "was acknowledged without a reply. Reply with serve(..., reply=True), or reply() of the delivery",
         )  # fmt: skip
+    return unanswered(queue, request_id, f"got a reply that cannot be read: it begins with {letter!r}")
 
 
-def failed(queue: str, request_id: str, error: str) -> RequestFailedError:
+def failure(queue: str, request_id: str, error: str) -> RequestFailedError:
     """Return the error for a request that has failed for good."""
     text = f"a request to the queue {queue!r} failed: {error}"
     return RequestFailedError(text, name=queue, id=request_id, error=error)
@@ -131,13 +185,6 @@ def failed(queue: str, request_id: str, error: str) -> RequestFailedError:
 def unanswered(queue: str, request_id: str, why: str) -> NoReplyError:
     """Return the error for a request to which no reply comes."""
     return NoReplyError(f"a request to the queue {queue!r} {why}", name=queue, id=request_id)
-
-
-def late(queue: str, request_id: str, timeout: float) -> NoReplyError:
-    """Return the error for a request to which no reply came in time."""
-    return unanswered(
-        queue, request_id, f"got no reply within {timeout:g} s. Is its service running, and quick enough?"
-    )
 
 
 def deleted(queue: str, request_id: str) -> NoReplyError:
@@ -153,8 +200,8 @@ class Requests(Limiting, Generic[T]):
 
     _items: Items[T]
 
-    async def _ask(self, message: bytes, timeout: float, due: Due) -> Any:
-        """Put a message on these terms, and return the value of its reply."""
+    async def _ask(self, message: bytes, timeout: float, terms: Pressing) -> Any:
+        """Put a message on these terms, and return its reply."""
         raise NotImplementedError
 
     def check_replies(self) -> None:
@@ -176,21 +223,24 @@ class Requests(Limiting, Generic[T]):
 
         Args:
             item: The item; bytes, or what the codec takes.
-            timeout: Seconds for all of it: to wait for room, and for the reply; at most ten years. After so many
-                seconds in the queue, the request expires: nobody begins to work for an asker who has left.
+            timeout: Seconds for all of it: to wait for room, and for the reply; at most ten years. The request expires
+                then: nobody begins to work for an asker who has left.
             key: What the item is about; see `put`.
-            deadline: Seconds for the whole operation, with connecting and repeating; see `put`. The timeout counts
-                while the server answers.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`. The timeout alone does
+                not hold while a put waits for a server that is down or frozen.
 
         Returns:
             What the handler has returned: bytes, or a value of JSON.
 
         Raises:
             NoReplyError: No reply came within the timeout (a TimeoutError), or none will come: the message was
-                acknowledged without one, or deleted. It may have been handled.
+                acknowledged without one, or purged. It may have been handled.
             RequestFailedError: It failed `max_attempts` times, and is a dead letter. `error` says why.
             QueueFullError: The queue stayed full until the timeout. Nothing was put.
             UnsupportedError: It is an AsyncQueue or a FileQueue, or has an `okq://` address. Nothing was put.
+            DeadlineError: The deadline passed. Nothing was put, unless it is a DeadlineOutcomeUnknownError: then the
+                request may be handled, or have been.
+            OperationUnblockedError, ClientClosedError: Its wait was ended here. The request may be handled.
             PressureError, TypeError, ValueError: As for `put`.
 
         Cancelled, the message is not taken back: it may be handled until it expires, and its reply goes to nobody.
@@ -204,4 +254,4 @@ class Requests(Limiting, Generic[T]):
         self.check_replies()
         due = due_of({"expires": timeout, "key": key}, self.name)
         assert due is not None  # it expires
-        return await self._ask(self._items.encode(item), timeout, due)
+        return await self._ask(self._items.encode(item), timeout, pressing(due, timeout))

@@ -84,9 +84,12 @@ class EventDelivery(BatchedDelivery[T]):
         most = self._settler.max_attempts
         return most is not None and self.attempts >= most
 
-    def encode_reply(self, value: Any) -> bytes | None:
-        most = self._steps.connection.node.settings.max_message_size
-        return requests.encode_reply(value, most) if requests.is_request(self.id) else None
+    @property
+    def asked(self) -> bool:
+        return requests.is_request(self.id)
+
+    def encode_reply(self, value: Any) -> bytes:
+        return requests.encode_reply(value, self._steps.connection.node.settings.max_message_size)
 
     def _replied(self, reply: bytes) -> Change:
         return Change("reply", (*self.claim, reply))

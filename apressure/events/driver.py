@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Iterable
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -15,11 +16,11 @@ from apressure.core.delivery import Hand
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of
 from apressure.core.objects import Block, QueueObject, SharedClient
-from apressure.core.requests import Asker
+from apressure.core.requests import Asker, Pressing
 from apressure.core.taking import Take, Taken, got
 from apressure.events.delivery import EventDelivery
 from apressure.events.engine.answers import Event, Status
-from apressure.events.engine.batching import DelayLane, EventSettler, OnceLane, Pair, PopLane, Push, PushLane
+from apressure.events.engine.batching import AskLane, DelayLane, EventSettler, OnceLane, Pair, PopLane, Push, PushLane
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
 from apressure.events.engine.waits import EventWaits
 from apressure.exceptions import PressureError
@@ -91,8 +92,8 @@ class RedisDriver(EventDriver[Client, T]):
         self._delays = DelayLane(self.steps, self.waits, front=False)
         self._once = OnceLane(self.steps, self.waits)
         self._pops = PopLane(self.steps, self.waits)
-        self._asker = Asker(name)
-        self._replies: Replies | None = None
+        self._asks = AskLane(self.steps, self.waits, front=False)
+        self._asking: tuple[Asker, Replies] | None = None
 
     @property
     def waiting(self) -> tuple[int, int]:
@@ -101,15 +102,16 @@ class RedisDriver(EventDriver[Client, T]):
 
     @property
     def _put_lanes(self) -> tuple[PushLane, ...]:
-        return *self._pushes.values(), self._delays, self._once
+        return *self._pushes.values(), self._delays, self._once, self._asks
 
     def _end(self, error: PressureError) -> int:
         pushes = sum(lane.end(error) for lane in self._put_lanes)
-        return pushes + self._pops.end(error) + self.waits.end(error) + self._asker.end(error)
+        asked = 0 if self._asking is None else self._asking[0].end(error)
+        return pushes + self._pops.end(error) + self.waits.end(error) + asked
 
     def _release(self, error: PressureError) -> None:
-        if self._replies is not None:
-            self._replies.close()
+        if self._asking is not None:
+            self._asking[1].close()
         if self.waits.close(error) and self.client.on_its_loop:
             self._finish(self.waits.hand_over(), "leaving the line of clients that wait")
 
@@ -151,18 +153,23 @@ class RedisDriver(EventDriver[Client, T]):
         finally:
             progress.accepted += push.done
 
-    async def ask(self, message: bytes, timeout: float, due: Due) -> Any:
-        """Put an event on these terms, and return the value of its reply."""
+    async def ask(self, message: bytes, timeout: float, terms: Pressing) -> Any:
+        """Put an event on these terms, and return its reply."""
         self.check()
-        if self._replies is None:
-            self._replies = Replies(self.steps.connection, self.steps.keys.replies(self._asker.id), self._asker)
-        replies = self._replies
+        asker, replies = self._asking = self._asking or self._first_ask()
+        request_id = asker.new_id()
 
-        async def put(request_id: str) -> None:
+        async def put() -> None:
             replies.read()
-            await self.put((request_id.encode(), message), timeout, due, False, False)
+            await self._asks.run(Push([(request_id.encode(), message, terms)], self.expected), timeout, False)
 
-        return await self._asker.ask(put, timeout)
+        return await asker.ask(request_id, put, timeout)
+
+    def _first_ask(self) -> tuple[Asker, Replies]:
+        """Return what asks and reads replies: not made before, since a process may be forked until then."""
+        asker, steps = Asker(self.name), self.steps
+        step = functools.partial(steps.replies, asker.id)
+        return asker, Replies(steps.connection.node, steps.keys.replies(asker.id), step, asker)
 
     async def receive(self, most: int, timeout: float | None, lease: float | None) -> list[EventDelivery[T]]:
         """Take one to `most` events, waiting while there is none."""

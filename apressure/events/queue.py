@@ -19,6 +19,7 @@ from apressure.core.leases.arguments import max_hold_of
 from apressure.core.letters import Chosen
 from apressure.core.objects import Fronting
 from apressure.core.queue import Queue
+from apressure.core.requests import Pressing
 from apressure.core.schedules import ScheduleStore
 from apressure.core.statistics import figures, seconds_of
 from apressure.core.waiting import Wait
@@ -350,9 +351,9 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
         self.check()
         await self._driver.put_many([(new_id(), message) for message in chunk], timeout, progress, due)
 
-    async def _ask(self, message: bytes, timeout: float, due: Due) -> Any:
+    async def _ask(self, message: bytes, timeout: float, terms: Pressing) -> Any:
         assert isinstance(self._driver, RedisDriver)  # `check_replies`
-        return await self._driver.ask(message, timeout, due)
+        return await self._driver.ask(message, timeout, terms)
 
     async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[EventDelivery[T]]:
         validation.timeout(timeout)

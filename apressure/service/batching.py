@@ -77,11 +77,13 @@ class Batching(Handling):
             return
         if self._ready:
             self._wake()  # this handler may take its time
+        replies: list[bytes | None] = [None] * len(batch)
         try:
             try:
-                rest = self._caller.begin(argument.copy())
-                returned = self._caller.returned if rest is None else await rest
-                replies = self._replies(batch, returned)
+                if self._replies and any(delivery.asked for delivery in batch):  # type: ignore[attr-defined]
+                    replies = self._replies_of(batch, await self._returned(argument.copy()))
+                elif (rest := self._caller.begin(argument.copy())) is not None:
+                    await rest
             finally:
                 self._end_call()
         except BaseException as error:  # noqa: BLE001 (`_failure_of` raises what is not a failure)
@@ -97,17 +99,18 @@ class Batching(Handling):
             self._open -= len(batch)
             self.tasks.changed()
 
-    def _replies(self, batch: list[Delivery[Any]], returned: Any) -> list[bytes | None]:
+    def _replies_of(self, batch: list[Any], returned: Any) -> list[bytes | None]:
         """Return what the service replies to each message of a batch."""
-        if not self._arguments.options.reply:
-            return [None] * len(batch)
         if not isinstance(returned, (list, tuple)) or len(returned) != len(batch):
             what = f"{len(returned)} values" if isinstance(returned, (list, tuple)) else type(returned).__name__
             raise TypeError(
                 f"with reply=True, a handler of batches must return a list with a reply for each of its {len(batch)} "
                 f"messages, not {what}"
             )
-        return [self._reply(delivery, reply) for delivery, reply in zip(batch, returned, strict=True)]
+        return [
+            delivery.encode_reply(reply) if delivery.asked and not delivery.settled else None
+            for delivery, reply in zip(batch, returned, strict=True)
+        ]
 
     def _decode(self, batch: list[Delivery[Any]]) -> tuple[list[Delivery[Any]], list[Any]]:
         """Return the messages that can be decoded, and their items. The others fail by themselves."""

@@ -41,23 +41,23 @@ class Caller:
         handler: The handler.
         timeout: Seconds for one call; None for no limit.
         executor: Where the handler, a synchronous function, runs; None for this task.
-        reply: What the handler returns is a reply.
 
     Attributes:
-        returned: What the handler has returned when `begin` has returned None.
+        returned: What the handler has returned when `begin` has returned None, if that is a reply. Take it at once.
     """
 
-    def __init__(
-        self, handler: Callable[[Any], Any], timeout: float | None, executor: Executor | None, reply: bool
-    ) -> None:
+    def __init__(self, handler: Callable[[Any], Any], timeout: float | None, executor: Executor | None) -> None:
         self.returned: object = None
-        self._reply = reply
         self._handler = handler
         self._timeout = timeout
         self._executor = executor
 
-    def begin(self, argument: Any) -> Awaitable[object] | None:
+    def begin(self, argument: Any, reply: bool = False) -> Awaitable[object] | None:
         """Run the handler until it waits for the first time.
+
+        Args:
+            argument: The handler's argument.
+            reply: What the handler returns is a reply; otherwise it is dropped.
 
         Returns:
             The rest of it, to be awaited by this task at once, for what it returns; None when it has returned that.
@@ -68,7 +68,7 @@ class Caller:
             BaseException: What the handler raised.
         """
         if self._executor is not None:
-            return self._in_executor(self._executor, argument)
+            return self._in_executor(self._executor, argument, reply)
         context = contextvars.copy_context()
         running = context.run(self._handler, argument)
         if type(running) is not types.CoroutineType:
@@ -78,15 +78,15 @@ class Caller:
         try:
             waits_for = context.run(running.send, None)
         except StopIteration as end:
-            self.returned = end.value
+            self.returned = end.value if reply else None
             return None
         rest = _resume(context, running, waits_for)
         return rest if self._timeout is None else _within(self._timeout, rest)
 
-    async def _in_executor(self, executor: Executor, argument: Any) -> object:
+    async def _in_executor(self, executor: Executor, argument: Any, reply: bool) -> object:
         """Wait for the handler. Cancelled, it is not called, unless it runs already: then it runs on by itself."""
         try:
-            running = asyncio.get_running_loop().run_in_executor(executor, _call, self._handler, argument, self._reply)
+            running = asyncio.get_running_loop().run_in_executor(executor, _call, self._handler, argument, reply)
             await asyncio.wait((running,))
         except RuntimeError as error:  # `submit` calls no handler: it is broken, or was shut down
             raise ExecutorEndedError(error) from error
@@ -102,7 +102,7 @@ class TimedCaller(Caller):
     """Calls a handler, and measures each call.
 
     Args:
-        handler, timeout, executor, reply: As for `Caller`.
+        handler, timeout, executor: As for `Caller`.
         observe: Called with the seconds of each call, also of one that failed.
     """
 
@@ -111,17 +111,16 @@ class TimedCaller(Caller):
         handler: Callable[[Any], Any],
         timeout: float | None,
         executor: Executor | None,
-        reply: bool,
         observe: Callable[[float], object],
     ) -> None:
-        super().__init__(handler, timeout, executor, reply)
+        super().__init__(handler, timeout, executor)
         self._observation = Observation(observe)
 
-    def begin(self, argument: Any) -> Awaitable[object] | None:
+    def begin(self, argument: Any, reply: bool = False) -> Awaitable[object] | None:
         observed = self._observation.begin(argument)
         try:
             with observed.call:
-                rest = super().begin(argument)
+                rest = super().begin(argument, reply)
         except BaseException as error:
             observed.end(error)
             raise

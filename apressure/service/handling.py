@@ -32,7 +32,7 @@ class Handling(Dispatcher):
     def __init__(self, arguments: Arguments, stopped: asyncio.Event) -> None:
         super().__init__(arguments, stopped)
         options = arguments.options
-        how = arguments.handler, options.timeout, options.executor, options.reply
+        how = arguments.handler, options.timeout, options.executor
         self._caller = Caller(*how) if arguments.observe is None else TimedCaller(*how, arguments.observe)
         self._ready: deque[Any] = deque()  # what a worker takes next: a message, or a batch
         self._open = 0  # messages that were received, and neither settled nor given back
@@ -40,6 +40,7 @@ class Handling(Dispatcher):
         self._idle: list[asyncio.Future[None]] = []
         self._waking = 0
         self._ending = False
+        self._replies = options.reply
         self._soon: bool | None = None  # whether deliveries can `ack_soon`; None before the first one
         if arguments.member is not None:
             arguments.member.taken = self._places_taken
@@ -147,12 +148,15 @@ class Handling(Dispatcher):
     async def _handle_next(self) -> None:
         """Run the handler for the next message, and settle the message."""
         delivery = self._ready.popleft()
+        reply = None
         if self._ready and self._waking < _WOKEN:
             self._wake()  # this handler may take its time
         try:
-            rest = self._caller.begin(delivery if self._arguments.deliveries else delivery.item)
-            returned = self._caller.returned if rest is None else await rest
-            reply = self._reply(delivery, returned)
+            argument = delivery if self._arguments.deliveries else delivery.item
+            if self._replies and delivery.asked:
+                reply = await self._replied(delivery, argument)
+            elif (rest := self._caller.begin(argument)) is not None:
+                await rest
         except BaseException as error:  # noqa: BLE001 (`_failure_of` raises what is not a failure)
             failure = self._failure_of(error)
             if failure is not None:
@@ -192,11 +196,23 @@ class Handling(Dispatcher):
             self._open -= 1
             self.tasks.changed()
 
-    def _reply(self, delivery: Any, returned: object) -> bytes | None:
-        """Return what the service replies; None if nothing. A value that cannot be sent is a failure of its handler."""
-        if not self._arguments.options.reply or delivery.settled:
-            return None
-        reply: bytes | None = delivery.encode_reply(returned)
+    async def _returned(self, argument: Any) -> Any:
+        """Run the handler; returns what it has returned."""
+        rest = self._caller.begin(argument, reply=True)
+        if rest is not None:
+            return await rest
+        returned, self._caller.returned = self._caller.returned, None
+        return returned
+
+    async def _replied(self, delivery: Any, argument: Any) -> bytes | None:
+        """Run the handler; returns its reply, or None if it has settled the message.
+
+        Raises:
+            TypeError, ValueError: What it has returned cannot be sent: that is a failure of the handler.
+            BaseException: What the handler raised.
+        """
+        returned = await self._returned(argument)
+        reply: bytes | None = None if delivery.settled else delivery.encode_reply(returned)
         return reply
 
     async def _acknowledge(self, delivery: Delivery[Any], reply: bytes | None = None) -> None:

@@ -155,13 +155,16 @@ class Keyed(Handling):
     async def _handle_next(self) -> None:
         """Run the handler for the next item, and settle the item."""
         lane, delivery = self._ready.popleft()
+        reply = None
         if self._ready:
             self._wake()  # this handler may take its time
         try:
             try:
-                rest = self._caller.begin(delivery if self._arguments.deliveries else delivery.item)
-                returned = self._caller.returned if rest is None else await rest
-                reply = self._reply(delivery, returned)
+                argument = delivery if self._arguments.deliveries else delivery.item
+                if self._replies and delivery.asked:
+                    reply = await self._replied(delivery, argument)
+                elif (rest := self._caller.begin(argument)) is not None:
+                    await rest
             finally:
                 self._calls -= 1
                 self._begin_calls()

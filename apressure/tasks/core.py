@@ -11,11 +11,13 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from apressure import validation
 from apressure.codecs import Codec
+from apressure.concurrency import background
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.handover import note_taken
 from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
 from apressure.connection.schedules import ServerSchedules
+from apressure.connection.settings import RETRY_BACKOFF
 from apressure.connection.wire.command import Argument
 from apressure.core.consumer import QueueConsumer, give_back_unseen
 from apressure.core.dedup import Dedup
@@ -26,24 +28,24 @@ from apressure.core.leases.clock import since_boot
 from apressure.core.letters import Chosen
 from apressure.core.objects import QueueObject
 from apressure.core.queue import Queue
-from apressure.core.requests import deleted, failed, late
+from apressure.core.requests import Asker, Pressing, deleted, failure
 from apressure.core.statistics import BoundedStatistics, figures, seconds_of
 from apressure.core.taking import Take
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
-from apressure.exceptions import PressureError, TaskDoesNotExistError, TaskFailedError, TaskUnfinishedError
+from apressure.exceptions import PressureError, ServerUnavailableError, TaskDoesNotExistError
 from apressure.items import Items, Progress, new_id
 from apressure.tasks.codec import UTF8Codec
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.engine.answers import Claim, Reserved, Status, raw
-from apressure.tasks.engine.lanes import OnceLane, Put, PutLane, ReserveLane, TaskSettler
+from apressure.tasks.engine.lanes import AskLane, OnceLane, Put, PutLane, ReserveLane, TaskSettler
 from apressure.tasks.engine.steps import MAX_TASKS, New, TaskSteps, Want, eta_of
 from apressure.tasks.engine.waits import TaskWaits
 from apressure.tasks.letters import Revived, by_their_ends, read
 from apressure.tasks.nodes import processes
 from apressure.tasks.options import OnOrphan
 from apressure.tasks.processor import NO_RESULT
-from apressure.tasks.task import Task
+from apressure.tasks.task import FINISHED, Task
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -109,6 +111,8 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
         self._waits = TaskWaits(client, self.steps)
         self._puts = PutLane(self.steps, self._waits)
         self._once = OnceLane(self.steps, self._waits)
+        self._asks = AskLane(self.steps, self._waits)
+        self._asker = Asker(name)
         self._reservations = ReserveLane(self.steps, self._waits)
 
     def __repr__(self) -> str:
@@ -123,7 +127,8 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
             ServerError: A key of the queue has a value that is not a queue's.
         """
         status: Status = await self._existing()
-        waiting = self._puts.waiting + self._once.waiting, self._reservations.waiting
+        putting = sum(lane.waiting for lane in (self._puts, self._once, self._asks))
+        waiting = putting, self._reservations.waiting
         return TaskStatistics(
             **figures(self.name, status, waiting, self._waits.blocked, self.steps.counts.fields()),
             scheduled=status.scheduled,
@@ -169,7 +174,8 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
     # How its operations end.
 
     def _end(self, error: PressureError) -> int:
-        return self._puts.end(error) + self._once.end(error) + self._reservations.end(error) + self._waits.end(error)
+        ends = (self._puts, self._once, self._asks, self._reservations, self._waits, self._asker)
+        return sum(each.end(error) for each in ends)
 
     def _release(self, error: PressureError) -> None:
         self._waits.close(error)
@@ -223,20 +229,40 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
             await self._put(Put([(task_id, parameters, eta, dedup)], self._expected), timeout, self._once)
         return task_id.decode()
 
-    async def _ask(self, message: bytes, timeout: float, due: Due) -> Any:
-        until = asyncio.get_running_loop().time() + timeout
-        task_id = await self._put_one(message, timeout, due)
-        left = max(0.0, until - asyncio.get_running_loop().time())
+    async def _ask(self, message: bytes, timeout: float, terms: Pressing) -> Any:
+        task_id, watching = new_id(), None
+
+        async def put() -> None:
+            nonlocal watching
+            await self._put(Put([(task_id, message, terms)], self._expected), timeout, self._asks)
+            watching = background.start(self._watch(task_id.decode()), "waiting for the result of a task")
+
         try:
-            return await Task(self.client, task_id, {}).wait(left)
-        except TaskFailedError as error:
-            if error.error == "expired":
-                raise late(self.name, task_id, timeout) from None
-            raise failed(self.name, task_id, error.error) from None
-        except TaskUnfinishedError:
-            raise late(self.name, task_id, timeout) from None
-        except TaskDoesNotExistError:
-            raise deleted(self.name, task_id) from None
+            return await self._asker.ask(task_id.decode(), put, timeout)
+        finally:
+            if watching is not None:
+                watching.cancel()
+
+    async def _watch(self, task_id: str) -> None:
+        """Tell the asker when a task has ended."""
+        asker, failures = self._asker, 0
+        while True:
+            try:
+                task = await Task(self.client, task_id, {}).wait_for_change(until=FINISHED)
+            except TaskDoesNotExistError:
+                asker.failed(task_id, deleted(self.name, task_id))
+            except ServerUnavailableError:
+                await asyncio.sleep(RETRY_BACKOFF.pause(failures))
+                failures += 1
+                continue
+            except PressureError as error:
+                asker.failed(task_id, error)
+            else:
+                if task.status == "failed":
+                    asker.failed(task_id, failure(self.name, task_id, task.error or ""))
+                else:
+                    asker.replied(task_id, task.result)
+            return
 
     async def _put(self, put: Put, timeout: float | None, lane: PutLane | None = None) -> None:
         validation.timeout(timeout)

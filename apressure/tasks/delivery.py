@@ -147,6 +147,10 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
             return Change("later", self.claim, self.failure, self._note_of_error, due.milliseconds)
         return self.nacked if back else Change("complete", self.claim, NO_RESULT)
 
+    @property
+    def asked(self) -> bool:
+        return True  # its result may be looked at at any time
+
     def encode_reply(self, value: Any) -> bytes:
         return encode_result(value)
 

@@ -499,16 +499,16 @@ FAULTS: Final = (
     ),
     Fault(
         "a reply is removed that was not read",
-        "connection/waiting/replies.py",
-        "0, -len(page) - 1)",
-        "0, -len(page) - 2)",
+        "events/engine/lua/replies.lua",
+        "0, -done - 1)",
+        "0, -done - 2)",
         "s before its asker gave up|NoReplyError",
     ),
     Fault(
-        "those who ask read no more when their connection has ended",
+        "those who ask look for replies once",
         "connection/waiting/replies.py",
-        "                await asyncio.sleep(RETRY_BACKOFF.pause(failures))\n",
-        "                return\n",
+        "                    await park([self._waiter], noted, SLICE)\n",
+        "                    return\n",
         "s before its asker gave up|NoReplyError",
     ),
     Fault(

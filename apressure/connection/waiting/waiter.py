@@ -62,7 +62,7 @@ class Waiter:
         on_unwanted: Callable[[], None] | None = None,
         patient: bool = False,
         *,
-        on_element: Callable[[bytes], None] | None = None,
+        on_element: Callable[[bytes], object] | None = None,
         spare: bool = False,
     ) -> None:
         self._node = node

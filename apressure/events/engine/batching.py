@@ -68,6 +68,13 @@ class DelayLane(PushLane):
         return self._steps.send_delay(self._series, items, expected, self._answered)
 
 
+class AskLane(DelayLane):
+    """The requests of a client's tasks: each has `Pressing` terms, which count from when the step is sent."""
+
+    def _put(self, items: Sequence[Any], expected: bool) -> Request:
+        return super()._put([(*event, terms.encoded) for *event, terms in items], expected)
+
+
 class OnceLane(DedupLane[Push], DelayLane):
     """The puts of a client's tasks that have a dedup id."""
 

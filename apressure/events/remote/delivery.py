@@ -54,7 +54,7 @@ class RemoteEventDelivery(EventDelivery[T]):
     def can_delay(self) -> bool:
         return self._steps.can_delay
 
-    def encode_reply(self, value: Any) -> bytes | None:  # noqa: ARG002
+    def encode_reply(self, value: Any) -> bytes:  # noqa: ARG002
         raise UnsupportedError(
             f"okq's commands have no replies: consume {self.queue!r} with the address of its Redis or Valkey server",
             name=self.queue,

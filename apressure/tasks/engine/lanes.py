@@ -15,7 +15,7 @@ from apressure.core.settling import Settler
 from apressure.core.taking import TakeLane
 from apressure.items import MAX_BYTES
 from apressure.tasks.engine.answers import Reserved
-from apressure.tasks.engine.steps import MAX_TASKS, Change, New, TaskSteps, Want
+from apressure.tasks.engine.steps import MAX_TASKS, Change, New, TaskSteps, Want, eta_of
 
 if TYPE_CHECKING:
     from apressure.tasks.engine.waits import TaskWaits
@@ -44,6 +44,13 @@ class PutLane(PuttingLane[Put]):
 
     def _put(self, items: Sequence[New], expected: bool) -> Request:
         return self._steps.send_enqueue(self._series, items, expected, self._answered)
+
+
+class AskLane(PutLane):
+    """The requests of a client's tasks: each has `Pressing` terms, which count from when the step is sent."""
+
+    def _put(self, items: Sequence[Any], expected: bool) -> Request:
+        return super()._put([(*task, eta_of(terms)) for *task, terms in items], expected)
 
 
 class OnceLane(DedupLane[Put], PutLane):

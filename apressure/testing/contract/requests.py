@@ -13,7 +13,10 @@ import pytest
 from apressure import Backoff, serve
 from apressure.exceptions import (
     ClientClosedError,
+    DeadlineError,
+    DeadlineOutcomeUnknownError,
     NoReplyError,
+    OperationUnblockedError,
     QueueClosedError,
     QueueDoesNotExistError,
     QueueEmptyError,
@@ -228,6 +231,40 @@ class RequestContract:
         await fails(QueueClosedError, queue.ask(b"1", PATIENCE))
         await queue.delete()
         await fails(QueueDoesNotExistError, queue.ask(b"1", PATIENCE))
+
+    async def test_a_request_that_waited_for_room_expires_with_its_asker(self, open_queue: Opener) -> None:
+        queue, other = await open_queue(), await open_queue()
+        await queue.create(bound=1)
+        await queue.put(b"0")
+        asking = asyncio.ensure_future(queue.ask(b"1", 3 * LATER))
+        await asyncio.sleep(2 * LATER)
+        first = await in_time(other.receive())
+        await fails((NoReplyError, QueueFullError), asking)
+        await asyncio.sleep(LATER)
+        await fails(QueueEmptyError, other.receive(timeout=0))
+        await first.ack()
+
+    async def test_a_deadline_tells_that_a_request_may_be_handled(self, open_queue: Opener) -> None:
+        queue, other = await open_queue(), await open_queue()
+        await queue.create(bound=1)
+        await fails(DeadlineOutcomeUnknownError, queue.ask(b"1", PATIENCE, deadline=LATER))
+        delivery = await in_time(other.receive())
+        await queue.put(b"2")
+        error = await fails(DeadlineError, queue.ask(b"3", PATIENCE, deadline=LATER))
+        assert not isinstance(error, DeadlineOutcomeUnknownError)
+        await delivery.reply("too late")
+        assert await drained(queue) == [b"2"]
+
+    async def test_a_wait_for_a_reply_is_unblocked(self, open_queue: Opener) -> None:
+        queue, other = await open_queue(), await open_queue()
+        await queue.create()
+        asking = await begun(queue.ask(b"1", PATIENCE))
+        delivery = await in_time(other.receive())
+        while not await queue.unblock():  # noqa: ASYNC110 (the put has ended, or will)
+            await asyncio.sleep(0.01)
+        await fails(OperationUnblockedError, asking)
+        await delivery.reply("to nobody")
+        await fails(NoReplyError, queue.ask(b"2", LATER))
 
     async def test_a_closed_object_waits_no_more(self, open_queue: Opener) -> None:
         queue, other = await open_queue(), await open_queue()

@@ -69,8 +69,12 @@ class MemoryDelivery(BatchedDelivery[T]):
     def _change(self, back: bool, due: Due | None = None) -> Change:
         return Change(self.claim, not back, self.failure, due)
 
-    def encode_reply(self, value: Any) -> bytes | None:
-        return requests.encode_reply(value, MAX_MESSAGE_SIZE) if requests.is_request(self.id) else None
+    @property
+    def asked(self) -> bool:
+        return requests.is_request(self.id)
+
+    def encode_reply(self, value: Any) -> bytes:
+        return requests.encode_reply(value, MAX_MESSAGE_SIZE)
 
     def _replied(self, reply: bytes) -> Change:
         return Change(self.claim, True, reply=reply)

@@ -20,6 +20,7 @@ from apressure.core.letters import Chosen
 from apressure.core.objects import Block, QueueObject, SharedClient
 from apressure.core.putting import Putting
 from apressure.core.queue import Queue
+from apressure.core.requests import Pressing
 from apressure.core.statistics import BoundedStatistics, figures
 from apressure.core.taking import Take, got
 from apressure.core.taking import Taken as TakenOfLane
@@ -246,11 +247,14 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
             await self._put(self.steps.puts, [new], timeout, Progress())
         return message_id
 
-    async def _ask(self, message: bytes, timeout: float, due: Due) -> Any:
-        async def put(request_id: str) -> None:
-            await self._put(self.steps.puts, [(request_id, message, due)], timeout, Progress())
+    async def _ask(self, message: bytes, timeout: float, terms: Pressing) -> Any:
+        self.check()
+        request_id = self.steps.asker.new_id()
 
-        return await self.steps.asker.ask(put, timeout)
+        async def put() -> None:
+            await self._put(self.steps.puts, [(request_id, message, terms)], timeout, Progress())
+
+        return await self.steps.asker.ask(request_id, put, timeout)
 
     async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:
         new = [(str(uuid.uuid4()), message, due) for message in chunk]

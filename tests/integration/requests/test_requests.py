@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,18 @@ from apressure import (
     EventQueue,
     FileQueue,
     NoReplyError,
+    OperationUnblockedError,
     ServerError,
     TaskQueue,
     UnsupportedError,
     pipe,
     serve,
 )
+from apressure.embedded import EmbeddedServer
+from apressure.events.engine.steps import EventSteps
 from apressure.testing import MemoryQueue
+from tests import processes
+from tests.chaos.support import no_complaints
 from tests.integration.conftest import eventually, in_time
 
 PATIENCE = 20.0
@@ -91,7 +97,7 @@ async def test_what_has_the_name_of_the_list_loses_only_the_reply(queue: EventQu
     db.set(REPLIES, "mine")
     await queue.put("a", id=f"apressure-ask:{ASKER}:1")
     await (await in_time(queue.receive())).reply("nobody can read it")
-    assert db.get(REPLIES) == b"mine"
+    assert (db.get(REPLIES), db.pttl(REPLIES)) == (b"mine", -1)
     assert await queue.qsize() == 0
     asking = asyncio.ensure_future(queue.ask("b", PATIENCE))
     delivery = await in_time(queue.receive())
@@ -100,6 +106,106 @@ async def test_what_has_the_name_of_the_list_loses_only_the_reply(queue: EventQu
     with pytest.raises(ServerError):
         await in_time(asking)
     await delivery.ack()
+    db.delete(*db.keys("*:reply:*"))
+
+
+@pytest.mark.parametrize("reply", [b"j{", b"j\xff", b"", b"?", b"x1", b"jNaN"], ids=repr)
+async def test_a_reply_that_cannot_be_read(queue: EventQueue[str], db: redis.Redis, reply: bytes) -> None:
+    asking = asyncio.ensure_future(queue.ask("a", PATIENCE))
+    delivery = await in_time(queue.receive())
+    _, asker, _ = delivery.id.split(":")
+    db.lpush(f"apressure:queue:{{jobs}}:reply:{asker}", delivery.id.encode() + b" " + reply)
+    with pytest.raises(NoReplyError, match="got a reply that"):
+        await in_time(asking)
+    await delivery.ack()
+
+
+async def test_only_what_was_read_is_removed(queue: EventQueue[str], db: redis.Redis) -> None:
+    steps = queue._driver.steps
+    assert isinstance(steps, EventSteps)
+    replies = [f"apressure-ask:{ASKER}:{number} b{number}".encode() for number in range(60)]
+    read = [reply.partition(b" ")[0] for reply in replies]
+    db.lpush(REPLIES, *replies[:2])
+    assert await steps.replies(ASKER, []) == replies[:2]
+    db.lpush(REPLIES, *replies[2:])
+    assert await steps.replies(ASKER, read[:2]) == replies[2:52]
+    assert await steps.replies(ASKER, read[:2]) == replies[2:52]  # the same step again, late
+    assert await steps.replies(ASKER, read[2:52]) == replies[52:]
+    assert await steps.replies(ASKER, read[3:55]) == replies[55:]
+    assert await steps.replies(ASKER, read[55:]) == []
+    assert not db.exists(REPLIES)
+
+
+async def test_what_waits_for_room_is_ended_without_complaint(queue: EventQueue[str]) -> None:
+    await queue.delete()
+    await queue.create(bound=1)
+    await queue.put("a")
+    async with no_complaints():
+        asked = [asyncio.ensure_future(queue.ask("b", PATIENCE)) for _ in range(3)]
+        await eventually(lambda: queue._driver.waiting[0] == 3)
+        assert await queue.unblock() == 3
+        outcomes = await in_time(asyncio.gather(*asked, return_exceptions=True))
+        assert [type(outcome) for outcome in outcomes] == [OperationUnblockedError] * 3
+    assert await queue.qsize() == 1
+
+
+@pytest.mark.parametrize("kind", [EventQueue, TaskQueue])
+async def test_a_server_that_is_gone_ends_no_wait_later(
+    make_server: Callable[..., EmbeddedServer], kind: Any, url: str
+) -> None:
+    server = make_server("valkey")
+    queue = kind("jobs", url=server.url, codec="text", retry_timeout=30.0)
+    async with queue:
+        asking = asyncio.ensure_future(queue.ask("a", 2.0))
+        delivery = await in_time(queue.receive())
+        assert not delivery.settled
+        server.stop()
+        with pytest.raises(NoReplyError):
+            async with asyncio.timeout(25):
+                await asking
+
+
+FORKED = """
+import asyncio, os, sys
+from apressure import EventQueue
+
+queue = EventQueue("jobs", url=sys.argv[1], codec="text")
+
+
+async def ask(name):
+    async with queue:
+        for number in range(20):
+            reply = await queue.ask(f"{name}{number}", 60.0)
+            assert reply == f"re: {name}{number}", reply
+
+
+children = []
+for name in "AB":
+    child = os.fork()
+    if not child:
+        try:
+            asyncio.run(ask(name))
+        except BaseException as error:
+            print(repr(error), file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    children.append(child)
+sys.exit(any(os.waitpid(child, 0)[1] for child in children))
+"""
+
+
+async def test_processes_that_were_forked_get_their_own_replies(queue: EventQueue[str], url: str) -> None:
+    async def handle(item: str) -> str:
+        return f"re: {item}"
+
+    stop = asyncio.Event()
+    service = asyncio.ensure_future(serve(handle, queue, reply=True, signals=(), stop=stop))
+    done = await asyncio.to_thread(
+        processes.run, [sys.executable, "-c", FORKED, url], capture_output=True, check=False, timeout=120
+    )
+    stop.set()
+    await service
+    assert done.returncode == 0, done.stderr.decode()
 
 
 async def test_connections_that_break_lose_no_reply(queue: EventQueue[str], url: str, db: redis.Redis) -> None:

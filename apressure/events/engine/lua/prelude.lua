@@ -252,8 +252,9 @@ local function reply(ids, replies)
     local text = asker and (type(replies) == 'table' and replies[ids[i]] or replies)
     if text then
       local list = 'apressure:' .. UNCLAIMED .. ':reply:' .. asker
-      redis.pcall('LPUSH', list, ids[i] .. ' ' .. text)  -- any type may be there: then the asker waits in vain
-      call('PEXPIRE', list, REPLY_MS)
+      -- Anything may be there, and the user may lack the right: then the asker waits in vain.
+      local pushed = redis.pcall('LPUSH', list, ids[i] .. ' ' .. text)
+      if type(pushed) == 'number' then redis.pcall('PEXPIRE', list, REPLY_MS) end
     end
   end
 end
