@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Unpack
 
@@ -10,7 +11,7 @@ from apressure import logs, validation
 from apressure.concurrency.settle import wait_for_answer
 from apressure.connection.renewer import Renewer
 from apressure.connection.server import Node, Server
-from apressure.connection.settings import MAX_NAME, ClientOptions, OtherOptions, settings_from
+from apressure.connection.settings import MAX_NAME, ClientOptions, OtherOptions, client_identity, settings_from
 from apressure.connection.waiting.rounds import Rounds
 from apressure.connection.wire.reconnecting import ReconnectingConnection, scan
 from apressure.connection.wire.script import Script
@@ -42,10 +43,12 @@ class Client(SharedClient):
         self.connection: ReconnectingConnection = self._connection_at(self.server.node_of(()))
         self._rounds: dict[ReconnectingConnection, Rounds] = {}
 
-    @property
+    @functools.cached_property
     def id(self) -> str:
         """The value of `:producer` and `:consumer` while this client holds the role (specification, "Clients")."""
-        return self.settings.client_id
+        return (
+            self.settings.client_id or client_identity()
+        )  # at its first use, since a process may be forked until then
 
     @property
     def prefix(self) -> str:

@@ -124,7 +124,7 @@ class Settings(NamedTuple):
 
     address: Address
     prefix: str
-    client_id: str
+    client_id: str | None
     embedded: bool = False
     embedded_directory: str | None = None
     fake: Any = None
@@ -217,9 +217,9 @@ def client_identity() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{threading.get_native_id()}:{os.urandom(4).hex()}"
 
 
-def _client_id(given: str | None) -> str:
+def _client_id(given: str | None) -> str | None:
     if given is None:
-        return client_identity()
+        return None
     if not 1 <= len(validation.text(given, "client_id")) <= 1024:
         raise ValueError("client_id must have 1 to 1024 characters")
     return given

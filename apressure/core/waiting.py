@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
@@ -202,7 +203,6 @@ class ServerWaits(Waits):
         resign: Called when nobody waits for messages here any more, with the place, and whether its turn had come.
 
     Attributes:
-        place: This client's place in the line of those that wait for messages.
         messages: Waits for messages, if this client watches the queue.
         turns: Waits for this client's turn.
         news: Waits for what only the client that watches has to know: something is due earlier, or limits let more
@@ -221,11 +221,15 @@ class ServerWaits(Waits):
 
     def __init__(self, server: Any, resign: Callable[[bytes, bool], None]) -> None:
         super().__init__()
-        self.place = os.urandom(8).hex().encode()
         self.watching = False
         self._resign = resign
         self._server = server
         server.add_reclaimer(self._give_up_one)
+
+    @functools.cached_property
+    def place(self) -> bytes:
+        """This client's place in the line of those that wait for messages."""
+        return os.urandom(8).hex().encode()  # at the first wait, since a process may be forked until then
 
     def note(self) -> list[int]:
         return [waiter.generation for waiter in self._all]

@@ -19,7 +19,7 @@ from apressure.concurrency.loop_thread import LoopThread
 from apressure.concurrency.settle import raised, set_result_once
 from apressure.connection.addresses import Address
 from apressure.connection.server import Node, Server
-from apressure.connection.settings import Settings
+from apressure.connection.settings import Settings, client_identity
 from apressure.connection.wire.channel import Channel, reply_of
 from apressure.connection.wire.command import NO_HEAD, Argument, Head, Packed
 from apressure.connection.wire.reconnecting import ReconnectingConnection, scan
@@ -41,7 +41,8 @@ class Blocking:
     def __init__(self, settings: Settings) -> None:
         if settings.fake is not None:
             raise TypeError("fakeredis works in one process only: give the url of a real server")
-        self.settings = settings._replace(durability=None, max_connections=None)
+        identity = settings.client_id or client_identity()
+        self.settings = settings._replace(durability=None, max_connections=None, client_id=identity)
         self._server = _Server(self.settings)
         self._server.reached = True  # a server that does not answer yet is tried again, too
         self._connections: dict[Node, ReconnectingConnection] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import operator
 import os
@@ -108,18 +109,26 @@ class Series:
         name: The ending of the series' key; by default one that no other series has.
 
     Attributes:
-        keys: The KEYS.
         number: The number of the latest step.
     """
 
     def __init__(
         self, script: Callable[[str], Script], keys: Callable[[str], tuple[bytes, ...]], name: str = ""
     ) -> None:
-        self._name = name or os.urandom(8).hex()
+        self._given = name
         self._script = script
-        self.keys = keys(self._name)
+        self._keys = keys
         self.number = 0
         self._calls: dict[str, Call] = {}
+
+    @functools.cached_property
+    def _name(self) -> str:
+        return self._given or os.urandom(8).hex()  # at the first step, since a process may be forked until then
+
+    @functools.cached_property
+    def keys(self) -> tuple[bytes, ...]:
+        """The KEYS."""
+        return self._keys(self._name)
 
     def call(self, name: str, more: Callable[[], tuple[bytes, ...]] = tuple, variant: str = "") -> Call:
         """Return the call of a script with this series' keys, and `more` behind them: the same ones each time.

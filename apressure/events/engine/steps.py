@@ -68,7 +68,7 @@ class EventSteps(StepSender):
 
     def __init__(self, client: Client, name: str) -> None:
         super().__init__(client, name)
-        self._client_id = client.id.encode(errors="surrogateescape")
+        self._client = client
 
     def _read(self, reply: Any, token: bytes) -> Any:
         return read(reply, self.name, token)
@@ -281,7 +281,9 @@ class EventSteps(StepSender):
             QueueDoesNotExistError: There is no such queue.
         """
         if pausing:
-            return bool(await self._numbered("pause", flag(expected), self._client_id) == b"1")
+            return bool(
+                await self._numbered("pause", flag(expected), self._client.id.encode(errors="surrogateescape")) == b"1"
+            )
         return bool(await self._numbered("resume", flag(expected)) == b"1")
 
     async def limit(self, changes: Changes, expected: bool = False) -> None:
