@@ -46,9 +46,8 @@ class Client(SharedClient):
     @functools.cached_property
     def id(self) -> str:
         """The value of `:producer` and `:consumer` while this client holds the role (specification, "Clients")."""
-        return (
-            self.settings.client_id or client_identity()
-        )  # at its first use, since a process may be forked until then
+        # At its first use, since a process may be forked until then.
+        return self.settings.client_id or client_identity()
 
     @property
     def prefix(self) -> str:

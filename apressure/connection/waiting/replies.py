@@ -61,6 +61,7 @@ class Replies:
                     await park([self._waiter], noted, SLICE)
                 failures = 0
             except ServerUnavailableError:
+                read = []  # what is still there is read once more
                 await asyncio.sleep(RETRY_BACKOFF.pause(failures))
                 failures += 1
             except PressureError as error:
