@@ -91,7 +91,7 @@ def _passed(seconds: float, name: str, limited: Deadline, reads: bool) -> Deadli
         error = DeadlineError(what, name=name)
     elif limited.sent:
         error = DeadlineOutcomeUnknownError(
-            f"{what}: it was sent, and may be carried out, or have been. Look before you repeat it",
+            f"{what}: it was sent, and the server may carry it out, or have done so. Look before you repeat it",
             name=name,
         )
     else:
