@@ -25,6 +25,24 @@ from typing import Any, AnyStr, Final, Generic
 
 import pytest
 
+FORKING: Final = """
+import asyncio, os, sys, traceback
+
+children = []
+for name in "AB":
+    child = os.fork()
+    if not child:
+        try:
+            asyncio.run(run(name))
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    children.append(child)
+sys.exit(any(os.waitpid(child, 0)[1] for child in children))
+"""
+"""The end of a program with an `async def run(name)`: two children run it. If one fails, so does the program."""
+
 _MOST: Final = 10_000
 """The most bytes of one process that are shown: the last ones."""
 

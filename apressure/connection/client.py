@@ -11,7 +11,7 @@ from apressure import logs, validation
 from apressure.concurrency.settle import wait_for_answer
 from apressure.connection.renewer import Renewer
 from apressure.connection.server import Node, Server
-from apressure.connection.settings import MAX_NAME, ClientOptions, OtherOptions, client_identity, settings_from
+from apressure.connection.settings import MAX_NAME, ClientOptions, OtherOptions, settings_from
 from apressure.connection.waiting.rounds import Rounds
 from apressure.connection.wire.reconnecting import ReconnectingConnection, scan
 from apressure.connection.wire.script import Script
@@ -46,8 +46,7 @@ class Client(SharedClient):
     @functools.cached_property
     def id(self) -> str:
         """The value of `:producer` and `:consumer` while this client holds the role (specification, "Clients")."""
-        # At its first use, since a process may be forked until then.
-        return self.settings.client_id or client_identity()
+        return self.settings.identity()
 
     @property
     def prefix(self) -> str:

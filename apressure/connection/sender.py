@@ -58,10 +58,16 @@ class Sender:
         self.keys = keys
         self.settle_timeout = client.settings.settle_timeout
         self.counts = Counts()
+        self._client = client
         self._script = functools.partial(script, self.room)
         self._unnumbered = Series(self._script, keys.for_script, "none")
         self.script_keys = self._unnumbered.keys
         self.connection = client.connection_for(self.script_keys if node_keys is None else node_keys)
+
+    @functools.cached_property
+    def _uid(self) -> bytes:
+        """The client's identity."""
+        return self._client.id.encode(errors="surrogateescape")
 
     def series(self) -> Series:
         """Return a new series of numbered steps."""

@@ -141,6 +141,10 @@ class Settings(NamedTuple):
         shown = (f"{name}={value!r}" for name, value in self._asdict().items() if name != "fake")
         return f"Settings({', '.join(shown)})"
 
+    def identity(self) -> str:
+        """Return `client_id`, or a new identity. Ask once, and not before the first use: a process may be forked."""
+        return self.client_id or client_identity()
+
 
 def settings_from(options: ClientOptions, environment: Mapping[str, str] | None = None) -> Settings:
     """Return the checked settings for a client's options.

@@ -12,7 +12,6 @@ this host's monotonic clock, which all processes share:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import random
@@ -20,8 +19,8 @@ import sys
 import time
 from typing import Any, Final
 
-from apressure import Retry, ServerUnavailableError, serve
-from tests.chaos.retry_workers import open_queue
+from apressure import Retry
+from tests.chaos.retry_workers import serve_for_ever
 from tests.chaos.support import SEED
 from tests.chaos.workers import log_in, main
 
@@ -50,15 +49,7 @@ def run(where: str, kind: str, name: str, tag: str, path: str) -> None:
             raise Retry(after=rng.choice((0.0, 0.03, 0.15)))
         note("done")
 
-    async def work() -> None:
-        while True:
-            # A client that begins while there is no server fails; a supervisor would start it again.
-            with contextlib.suppress(ServerUnavailableError):
-                async with open_queue(kind, where, name) as queue:
-                    await serve(handle, queue, deliveries=True, concurrency=4, lease=LEASE, signals=())
-            await asyncio.sleep(0.05)
-
-    asyncio.run(work())
+    serve_for_ever(kind, where, name, handle, deliveries=True, concurrency=4, lease=LEASE)
 
 
 if __name__ == "__main__":

@@ -10,15 +10,14 @@ As in `workers`, which forks, kills and notes. Each note has a message, its atte
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import sys
 import time
 from typing import Any, Final
 
-from apressure import Hold, Retry, ServerUnavailableError, serve
-from tests.chaos.retry_workers import open_queue
+from apressure import Hold, Retry
+from tests.chaos.retry_workers import serve_for_ever
 from tests.chaos.support import SEED
 from tests.chaos.workers import log_in, main
 
@@ -48,16 +47,7 @@ def run(where: str, kind: str, name: str, tag: str, path: str) -> None:
             raise Retry(after=HELD)
         note("done")
 
-    async def work() -> None:
-        while True:
-            # A client that begins while there is no server fails; a supervisor would start it again.
-            with contextlib.suppress(ServerUnavailableError):
-                async with open_queue(kind, where, name) as queue:
-                    how: dict[str, Any] = {"concurrency": 4, "lease": LEASE, "signals": (), **more}
-                    await serve(handle, queue, deliveries=True, **how)
-            await asyncio.sleep(0.05)
-
-    asyncio.run(work())
+    serve_for_ever(kind, where, name, handle, deliveries=True, concurrency=4, lease=LEASE, **more)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,12 @@ As in `workers`, which forks, kills and notes. Each note names a request whose h
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import sys
 from typing import Final
 
-from apressure import ServerUnavailableError, serve
-from tests.chaos.retry_workers import open_queue
+from tests.chaos.retry_workers import serve_for_ever
 from tests.chaos.support import SEED
 from tests.chaos.workers import log_in, main
 
@@ -30,15 +28,7 @@ def run(where: str, kind: str, name: str, tag: str, path: str) -> None:
         await asyncio.sleep(rng.choice((0.0, 0.002, 0.01)))
         return f"re: {item.decode()}"
 
-    async def work() -> None:
-        while True:
-            # A client that begins while there is no server fails; a supervisor would start it again.
-            with contextlib.suppress(ServerUnavailableError):
-                async with open_queue(kind, where, name) as queue:
-                    await serve(handle, queue, reply=True, concurrency=4, lease=LEASE, signals=())
-            await asyncio.sleep(0.05)
-
-    asyncio.run(work())
+    serve_for_ever(kind, where, name, handle, reply=True, concurrency=4, lease=LEASE)
 
 
 if __name__ == "__main__":

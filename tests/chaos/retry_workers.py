@@ -38,6 +38,20 @@ def open_queue(kind: str, where: str, name: str) -> Any:
     return KINDS[kind](name, url=where, codec="raw", **QUICK)
 
 
+def serve_for_ever(kind: str, where: str, name: str, handler: Callable[[Any], Awaitable[object]], **how: Any) -> None:
+    """Run a service, again and again: without signals, until its process is killed."""
+
+    async def work() -> None:
+        while True:
+            # A client that begins while there is no server fails; a supervisor would start it again.
+            with contextlib.suppress(ServerUnavailableError):
+                async with open_queue(kind, where, name) as queue:
+                    await serve(handler, queue, signals=(), **how)
+            await asyncio.sleep(0.05)
+
+    asyncio.run(work())
+
+
 def noted(nack: Callable[..., Awaitable[None]], log: Log) -> Callable[..., Awaitable[None]]:
     """A `nack` that notes when it has returned."""
 
@@ -63,16 +77,7 @@ def run(where: str, kind: str, name: str, tag: str, path: str) -> None:
         if delivery.attempts < LAST:
             raise ValueError("not yet")
 
-    async def work() -> None:
-        while True:
-            # A client that begins while there is no server fails; a supervisor would start it again.
-            with contextlib.suppress(ServerUnavailableError):
-                async with open_queue(kind, where, name) as queue:
-                    how: dict[str, Any] = {"concurrency": 8, "retry": BACKOFF, "lease": LEASE, "signals": (), **more}
-                    await serve(handle, queue, deliveries=True, **how)
-            await asyncio.sleep(0.05)
-
-    asyncio.run(work())
+    serve_for_ever(kind, where, name, handle, deliveries=True, concurrency=8, retry=BACKOFF, lease=LEASE, **more)
 
 
 if __name__ == "__main__":

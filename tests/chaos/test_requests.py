@@ -12,9 +12,9 @@ import pytest
 from apressure import NoReplyError, OutcomeUnknownError, ServerUnavailableError
 from apressure.embedded import EmbeddedServer
 from tests.chaos.retry_workers import open_queue
-from tests.chaos.support import PATIENCE, Recorder, Row, no_complaints, often
+from tests.chaos.support import PATIENCE, Recorder, Row, often
 from tests.chaos.test_kill import kill_in_turn, nursery
-from tests.chaos.test_retries import RESTARTS, Trouble, restart
+from tests.chaos.test_retries import RESTARTS, Trouble, survive_restarts
 from tests.servers import SERVERS
 
 SERVICES = 2
@@ -80,14 +80,11 @@ async def test_requests_get_their_replies_while_services_die_and_their_server_re
 ) -> None:
     """The server writes everything to its append-only file before it answers."""
     server = make_server(kind, directory=tmp_path / "server", config={"appendfsync": "always"})
-    troubles: list[Trouble] = []
-    async with no_complaints(), asyncio.TaskGroup() as group:
-        restarting = group.create_task(restart(server, troubles, rng))
-        tasks = {
-            of: group.create_task(survives(of, server.url, tmp_path, random.Random(rng.random()), restarting))
-            for of in ("events", "tasks")
-        }
-    rows = {of: task.result() for of, task in tasks.items()}
+
+    async def survive(of: str, own: random.Random, _: list[Trouble], restarting: asyncio.Task[None]) -> Row:
+        return await survives(of, server.url, tmp_path, own, restarting)
+
+    rows = await survive_restarts(server, rng, survive, ("events", "tasks"))
     for of, row in rows.items():
         recorder.add(f"killed consumer: requests, {of}", server.software, row)
     assert all(row.clean() and row.acknowledged for row in rows.values()), rows

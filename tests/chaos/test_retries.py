@@ -11,7 +11,7 @@ import random
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -160,19 +160,19 @@ async def restart(server: EmbeddedServer, troubles: list[Trouble], rng: random.R
 
 
 async def survive_restarts(
-    server: EmbeddedServer, rng: random.Random, survives: Callable[..., Coroutine[Any, Any, Row]]
+    server: EmbeddedServer,
+    rng: random.Random,
+    survives: Callable[..., Coroutine[Any, Any, Row]],
+    kinds: Sequence[str] = ("queue", "events", "tasks"),
 ) -> dict[str, Row]:
-    """Restart a server while queues of each kind on it survive trouble of their own.
+    """Restart a server while queues of these kinds on it survive trouble of their own.
 
     `survives` gets the kind, random numbers, the troubles of the server so far, and the task that restarts it.
     """
     troubles: list[Trouble] = []
     async with no_complaints(), asyncio.TaskGroup() as group:
         restarting = group.create_task(restart(server, troubles, rng))
-        tasks = {
-            of: group.create_task(survives(of, random.Random(rng.random()), troubles, restarting))
-            for of in ("queue", "events", "tasks")
-        }
+        tasks = {of: group.create_task(survives(of, random.Random(rng.random()), troubles, restarting)) for of in kinds}
     return {of: task.result() for of, task in tasks.items()}
 
 

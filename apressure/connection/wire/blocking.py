@@ -19,7 +19,7 @@ from apressure.concurrency.loop_thread import LoopThread
 from apressure.concurrency.settle import raised, set_result_once
 from apressure.connection.addresses import Address
 from apressure.connection.server import Node, Server
-from apressure.connection.settings import Settings, client_identity
+from apressure.connection.settings import Settings
 from apressure.connection.wire.channel import Channel, reply_of
 from apressure.connection.wire.command import NO_HEAD, Argument, Head, Packed
 from apressure.connection.wire.reconnecting import ReconnectingConnection, scan
@@ -34,6 +34,10 @@ class Blocking:
     Args:
         settings: The same as a `Client`'s, but not those of fakeredis.
 
+    Attributes:
+        settings: As given, without those that have no meaning here.
+        id: The client's identity.
+
     Raises:
         TypeError: The settings are those of fakeredis.
     """
@@ -41,8 +45,8 @@ class Blocking:
     def __init__(self, settings: Settings) -> None:
         if settings.fake is not None:
             raise TypeError("fakeredis works in one process only: give the url of a real server")
-        identity = settings.client_id or client_identity()
-        self.settings = settings._replace(durability=None, max_connections=None, client_id=identity)
+        self.settings = settings._replace(durability=None, max_connections=None)
+        self.id = settings.identity()
         self._server = _Server(self.settings)
         self._server.reached = True  # a server that does not answer yet is tried again, too
         self._connections: dict[Node, ReconnectingConnection] = {}
@@ -50,7 +54,7 @@ class Blocking:
         self._opened = contextlib.ExitStack()
 
     def __repr__(self) -> str:
-        return f"<Blocking {self.settings.client_id!r} at {self.settings.address.text}>"
+        return f"<Blocking {self.id!r} at {self.settings.address.text}>"
 
     def close(self) -> None:
         """Release the connections. The next command opens others."""

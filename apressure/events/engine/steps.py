@@ -66,10 +66,6 @@ class EventSteps(StepSender):
     )
     _changed = staticmethod(changed)
 
-    def __init__(self, client: Client, name: str) -> None:
-        super().__init__(client, name)
-        self._client = client
-
     def _read(self, reply: Any, token: bytes) -> Any:
         return read(reply, self.name, token)
 
@@ -281,9 +277,7 @@ class EventSteps(StepSender):
             QueueDoesNotExistError: There is no such queue.
         """
         if pausing:
-            return bool(
-                await self._numbered("pause", flag(expected), self._client.id.encode(errors="surrogateescape")) == b"1"
-            )
+            return bool(await self._numbered("pause", flag(expected), self._uid) == b"1")
         return bool(await self._numbered("resume", flag(expected)) == b"1")
 
     async def limit(self, changes: Changes, expected: bool = False) -> None:

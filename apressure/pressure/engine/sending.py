@@ -60,11 +60,6 @@ class Sender(sender.Sender):
     def __init__(self, client: Client, keys: Keys, name: str) -> None:
         super().__init__(client, keys, name)
         self._durable = client.settings.durability is not None
-        self._client = client
-
-    @functools.cached_property
-    def _uid(self) -> bytes:
-        return self._client.id.encode(errors="surrogateescape")
 
     async def wait_for(self, answer: asyncio.Future[Any], request: Request | None = None) -> Any:
         """Wait for an answer; cancelled, take the request back, or wait for the answer for up to `settle_timeout`."""

@@ -204,7 +204,7 @@ class QueueSteps:
         self.keys = SparkKeys(server.settings.prefix, name)
         self.slot = slot_of(server.settings.address, self.keys.queue.specified)
         self.name = name
-        self._uid = server.settings.client_id or ""
+        self._uid = server.id
 
     def create(self, bound: int) -> None:
         """Create the queue if it does not exist (specification: Create)."""

@@ -168,32 +168,18 @@ async def test_a_server_that_is_gone_ends_no_wait_later(
                 await asking
 
 
-FORKED = """
-import asyncio, os, sys
+ASK = """
+import sys
 from apressure import EventQueue
 
 queue = EventQueue("jobs", url=sys.argv[1], codec="text")
 
 
-async def ask(name):
+async def run(name):
     async with queue:
         for number in range(20):
             reply = await queue.ask(f"{name}{number}", 60.0)
             assert reply == f"re: {name}{number}", reply
-
-
-children = []
-for name in "AB":
-    child = os.fork()
-    if not child:
-        try:
-            asyncio.run(ask(name))
-        except BaseException as error:
-            print(repr(error), file=sys.stderr, flush=True)
-            os._exit(1)
-        os._exit(0)
-    children.append(child)
-sys.exit(any(os.waitpid(child, 0)[1] for child in children))
 """
 
 
@@ -204,7 +190,11 @@ async def test_processes_that_were_forked_get_their_own_replies(queue: EventQueu
     stop = asyncio.Event()
     service = asyncio.ensure_future(serve(handle, queue, reply=True, signals=(), stop=stop))
     done = await asyncio.to_thread(
-        processes.run, [sys.executable, "-c", FORKED, url], capture_output=True, check=False, timeout=120
+        processes.run,
+        [sys.executable, "-c", ASK + processes.FORKING, url],
+        capture_output=True,
+        check=False,
+        timeout=120,
     )
     stop.set()
     await service

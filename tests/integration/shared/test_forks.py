@@ -14,7 +14,7 @@ from tests import processes
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
 PUT = """
-import asyncio, os, sys
+import sys
 import apressure
 
 kind, url, how = sys.argv[1:]
@@ -22,20 +22,10 @@ client = apressure.Client(url=url) if how == "shared" else None
 queue = getattr(apressure, kind)("jobs", codec="text", **({"client": client} if client else {"url": url}))
 
 
-async def put(name):
+async def run(name):
     async with client or queue:
         for number in range(50):
             await queue.put(f"{name}{number}")
-
-
-children = []
-for name in "AB":
-    child = os.fork()
-    if not child:
-        asyncio.run(put(name))
-        os._exit(0)
-    children.append(child)
-sys.exit(any(os.waitpid(child, 0)[1] for child in children))
 """
 
 
@@ -45,7 +35,10 @@ async def test_children_lose_nothing(url: str, kind: Any, how: str) -> None:
     async with kind("jobs", url=url, codec="text") as queue:
         await queue.create()
         done = processes.run(
-            [sys.executable, "-c", PUT, kind.__name__, url, how], capture_output=True, check=False, timeout=120
+            [sys.executable, "-c", PUT + processes.FORKING, kind.__name__, url, how],
+            capture_output=True,
+            check=False,
+            timeout=120,
         )
         assert done.returncode == 0, done.stderr.decode()
         found = await queue.get_many(200)

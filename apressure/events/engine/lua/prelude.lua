@@ -243,6 +243,11 @@ local function asker_of(id)
   return asker and #asker == 16 and asker or nil
 end
 
+-- The list of the replies to what an asker has asked.
+local function replies_to(asker)
+  return 'apressure:' .. UNCLAIMED .. ':reply:' .. asker
+end
+
 -- Tell those who wait for a reply what has become of their requests.
 -- replies: id -> a letter and what is behind it: 'b' and bytes, 'j' and JSON, 'd' (a dead letter) and the error,
 --          'n' (acknowledged without a reply), 'p' (purged); or one of these for all
@@ -251,7 +256,7 @@ local function reply(ids, replies)
     local asker = asker_of(ids[i])
     local text = asker and (type(replies) == 'table' and replies[ids[i]] or replies)
     if text then
-      local list = 'apressure:' .. UNCLAIMED .. ':reply:' .. asker
+      local list = replies_to(asker)
       -- Anything may be there, and the user may lack the right: then the asker waits in vain.
       local pushed = redis.pcall('LPUSH', list, ids[i] .. ' ' .. text)
       if type(pushed) == 'number' then redis.pcall('PEXPIRE', list, REPLY_MS) end
