@@ -16,12 +16,31 @@ class Answer(NamedTuple):
     """What a step has done with messages that are put once.
 
     Attributes:
-        letters: A letter for each one that was looked at: `k` put, `d` a repeat, `e` its own id is in use.
+        letters: A letter for each one that was looked at: `k` put, `r` put in the place of another one, `d` a repeat,
+            `e` its own id is in use.
+        replaced: The ids of those others.
         refusal: Why the next one was not put, if that is neither: an error, or a wait.
     """
 
     letters: bytes
+    replaced: Sequence[bytes] = ()
     refusal: Any = None
+
+    @classmethod
+    def read(cls, text: bytes, refusal: Any = None) -> Answer:
+        """Read the answer of a script."""
+        letters, _, packed = text.partition(b" ")
+        replaced = []
+        while packed:
+            size, _, packed = packed.partition(b":")
+            replaced.append(packed[: int(size)])
+            packed = packed[int(size) :]
+        return cls(letters, replaced, refusal)
+
+
+def has_put(text: bytes) -> bool:
+    """Whether a step has put any message, by the answer of its script."""
+    return bool(text.partition(b" ")[0].strip(b"de"))
 
 
 def arguments(items: Sequence[Any]) -> list[Any]:
@@ -43,7 +62,11 @@ class DedupLane(PuttingLane[P]):
         return duplicate(self._steps.name, entry.items[0][-1].id) if letter == b"d" else None
 
     def _accept(self, answer: Answer) -> Wait | None:
-        batch = self._batch
+        batch, replaced = self._batch, iter(answer.replaced)
+        for (entry, _), letter in zip(batch, answer.letters, strict=False):
+            if letter == ord("r"):
+                entry.replaced = next(replaced)
+        self._steps.counts.replaced_count += len(answer.replaced)
         wait = super()._accept(answer)
         if isinstance(answer.refusal, Exception):
             self._fail([entry for entry, _ in batch if entry in self._entries], answer.refusal)

@@ -35,6 +35,7 @@ class PutTerms(ManyTerms, total=False):
 
     dedup_id: str | None
     dedup_window: float | None
+    replace: bool
 
 
 class Due(NamedTuple):
@@ -98,7 +99,8 @@ def due_of(terms: PutTerms | ManyTerms, name: str = "", unable: str = "", keyles
     key = b"" if named is None else validation.encoded(named, "key", MOST_KEY)
     if key and keyless:
         raise knows_no_keys(name, keyless)
-    dedup = dedup_of(given.pop("dedup_id", None), given.pop("dedup_window", None), unable)
+    window, replace = given.pop("dedup_window", None), given.pop("replace", False)
+    dedup = dedup_of(given.pop("dedup_id", None), window, unable, replace)
     if given:
         raise TypeError(f"put has no argument {next(iter(given))!r}")
     return (due or Due(0))._replace(dedup=dedup, key=key) if key or dedup is not None else due

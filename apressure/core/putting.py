@@ -16,17 +16,19 @@ from apressure.items import MAX_BYTES
 I = TypeVar("I")  # noqa: E741 (an item)
 
 
-class Putting(Entry[None], Generic[I]):
+class Putting(Entry["bytes | None"], Generic[I]):
     """Items on their way into a queue.
 
     Attributes:
         items: A chunk, small enough for one step.
         expected: The queue must have been created.
         done: How many of the items are in the queue, also when the operation failed or was cancelled.
+        replaced: The id of the message whose place its only item has taken; None if it has a place of its own.
     """
 
     expected = False
     done = 0
+    replaced: bytes | None = None
 
     def __init__(self, items: Sequence[I], expected: bool = False) -> None:
         self.items = items
@@ -134,7 +136,7 @@ class PuttingLane(Lane[P]):
             if entry.done == len(entry.items):
                 self._served += 1
                 self._remove(entry)
-                entry.succeed(None)
+                entry.succeed(entry.replaced)
         return FULL if full else None
 
     def _fail(self, in_flight: Sequence[P], error: Exception) -> None:

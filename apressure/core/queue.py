@@ -105,11 +105,13 @@ class AnyQueue(Letters[T], Schedules[T], Requests[T], Generic[T, D_any, Put]):
                 a repeat, and is refused.
             dedup_window: Seconds for which repeats are refused, from when the queue has accepted the message; at most
                 ten years. None refuses them until the message is done: acknowledged, a dead letter, or deleted.
+            replace: Put it in the place of the message with the same `dedup_id`, if that waits or is delayed. One that
+                is in flight or done is not replaced: then it is put as a new one. Not together with `dedup_window`.
             deadline: Seconds for the whole operation, with connecting, repeating and settling; None for no limit. Use
                 it in request handlers: it also holds when the server, or the disk, is down or frozen.
 
         Returns:
-            The message's id. An AsyncQueue has none, and returns None.
+            The message's id; with `replace`, of the one that it has replaced. An AsyncQueue has none: None.
 
         Raises:
             QueueFullError: The queue stayed full until the timeout. Nothing was put.
@@ -131,8 +133,8 @@ class AnyQueue(Letters[T], Schedules[T], Requests[T], Generic[T, D_any, Put]):
 
         On this kind:
             AsyncQueue: Concurrent puts of a client travel together; each task's puts keep their order. Producers that
-                wait for room are not served first come, first served. It keeps nothing beside a message: `expires=` is
-                refused, and `dedup_id=` needs a `dedup_window=`.
+                wait for room are not served first come, first served. It keeps nothing beside a message: `expires=` and
+                `replace=` are refused, and `dedup_id=` needs a `dedup_window=`.
             TaskQueue: The specification calls it Submission, and `enqueue` is another name of it.
             FileQueue: The specification calls it New. Calls of the file system that the event loop makes itself cannot
                 be interrupted by a deadline: `threads=True` makes all of them in a thread. The id is a place in line,

@@ -46,6 +46,7 @@ class BoundedStatistics(Statistics):
         closed: Whether the queue is closed.
         paused: Whether it is paused: consumers of apressure get nothing.
         dead_lettered_count: Messages that this object has moved to the dead letters.
+        replaced_count: Of `put_count`, the messages that have taken the place of one that waited: `put(replace=True)`.
         delayed: Messages that wait for their time. They count towards the bound, and not in `length`.
         next_due: Seconds until the first of them is due, 0 if it is overdue; None if there is none.
         expired: Messages that have expired since the queue was created: they became dead letters instead of being
@@ -61,6 +62,7 @@ class BoundedStatistics(Statistics):
     closed: bool
     paused: bool
     dead_lettered_count: int = 0
+    replaced_count: int = 0
     delayed: int = 0
     next_due: float | None = None
     expired: int = 0
@@ -100,6 +102,6 @@ def seconds_of(milliseconds: int | None) -> float | None:
 
 OWN: Final = (
     "waiting_putters", "waiting_receivers", "blocked", "late_renewals", "put_count", "received_count",
-    "deleted_count", "dead_lettered_count",
+    "deleted_count", "dead_lettered_count", "replaced_count",
 )  # fmt: skip
 """What statistics say of the queue object, and not of the queue."""

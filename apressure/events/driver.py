@@ -134,8 +134,11 @@ class RedisDriver(EventDriver[Client, T]):
         due: Due | None,
         front: bool,
         given: bool,  # noqa: ARG002
-    ) -> Awaitable[None]:
-        """Put an event, waiting for room. `given`: the program has chosen its id."""
+    ) -> Awaitable[bytes | None]:
+        """Put an event, waiting for room; returns the id of the one that it has replaced.
+
+        `given`: the program has chosen its id.
+        """
         if due is not None and due.dedup is not None:
             return self._once.run(Push([(*event, due.encoded, due.dedup)], self.expected), timeout, False)
         if due is not None:

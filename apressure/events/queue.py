@@ -160,11 +160,13 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
                 a repeat, and is refused.
             dedup_window: Seconds for which repeats are refused, from when the queue has accepted the message; at most
                 ten years. None refuses them until the message is done: acknowledged, a dead letter, or deleted.
+            replace: Put it in the place of the event with the same `dedup_id`, if that waits or is delayed. One that is
+                in flight or done is not replaced: then it is put as a new one. Not together with `dedup_window`.
             deadline: Seconds for the whole operation, with connecting, repeating and settling; None for no limit. Use
                 it in request handlers: it also holds when the server is down or frozen.
 
         Returns:
-            The event's id.
+            The event's id; with `replace`, of the one that it has replaced.
 
         Raises:
             QueueFullError: The queue stayed full until the timeout. Nothing was put.
@@ -200,8 +202,8 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
         event = event_id, self._items.encode(item)
         validation.timeout(timeout)
         self._driver.check()
-        await self._driver.put(event, timeout, due, front, id is not None)
-        return event_id.decode(errors="surrogateescape")
+        replaced = await self._driver.put(event, timeout, due, front, id is not None)
+        return (replaced or event_id).decode(errors="surrogateescape")
 
     async def put_nowait(
         self,

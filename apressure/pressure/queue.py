@@ -138,6 +138,7 @@ class AsyncQueue(Core[T]):
             dedup_id: A name for what the item is about: a message that is put with the same one within the window is a
                 repeat, and is refused. See `apressure.Queue.put`.
             dedup_window: Seconds for which repeats are refused. Needed with `dedup_id`.
+            replace: Must be False: its messages have no ids. EventQueue and TaskQueue can.
             deadline: Seconds for the whole operation. It also holds when the server is down or frozen.
 
         Raises:

@@ -188,6 +188,7 @@ class Queue(Opening, Generic[T]):
             key: What it is about: messages of a key are handled one at a time.
             dedup_id: A name for what it is about: a repeat is refused.
             dedup_window: Seconds for which repeats are refused; None until the message is done.
+            replace: Put it in the place of the message with the same `dedup_id`, while that waits.
 
         Returns:
             What `put` of the kind of queue returns, such as an id.

@@ -226,7 +226,9 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
         if dedup is None:
             await self._put(Put([(task_id, parameters, eta)], self._expected), timeout)
         else:
-            await self._put(Put([(task_id, parameters, eta, dedup)], self._expected), timeout, self._once)
+            put = Put([(task_id, parameters, eta, dedup)], self._expected)
+            await self._put(put, timeout, self._once)
+            task_id = put.replaced or task_id
         return task_id.decode()
 
     async def _ask(self, message: bytes, timeout: float, terms: Pressing) -> Any:

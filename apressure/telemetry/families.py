@@ -160,6 +160,9 @@ LOCAL: Final = {
     "dead_lettered_count": Family(
         "local_dead_lettered_messages", "Messages that this process has moved to the dead letters.", Kind.COUNTER
     ),
+    "replaced_count": Family(
+        "local_replaced_messages", "Of those put, messages that took the place of one that waited.", Kind.COUNTER
+    ),
 }
 """Fields of statistics about the queue objects of this process."""
 

@@ -374,8 +374,8 @@ FAULTS: Final = (
     Fault(
         "two with a dedup id are put in one step",
         "connection/dedup/lua/before.lua",
-        "fresh[dedup_id] or token_in(",
-        "token_in(",
+        "ARGV[from + 1], fresh[dedup_id], nil",
+        "ARGV[from + 1], nil, nil",
         "both put",
     ),
     Fault(
@@ -405,6 +405,13 @@ FAULTS: Final = (
         "    letter = put and string.sub(put, place, place) or ''\n",
         "    letter = put and string.sub(put, place, place) or ''\n    if letter == '' then letter = 'k' end\n",
         "lost: |refused for nothing",
+    ),
+    Fault(
+        "a message in flight is replaced",
+        "events/engine/batching.py",
+        "    waiting=\"return redis.call('HEXISTS', KEYS[20], id) == 1 or not redis.call('LPOS', KEYS[2], id)\",\n",
+        '    waiting="return true",\n',
+        "lost: ",
     ),
     Fault(
         "a key's place is free while its message is delivered again",

@@ -30,6 +30,8 @@ EVENTS = EventKeys("jobs")
 def test_the_places_are_those_of_the_keys(how: PutScript, keys: tuple[bytes, ...], named: list[bytes]) -> None:
     assert keys[how.record - 1].endswith(b":7")
     assert [keys[int(place) - 1] for place in re.findall(r"KEYS\[(\d+)\]", how.unfinished)] == named
+    waiting = [keys[int(place) - 1] for place in re.findall(r"KEYS\[(\d+)\]", how.waiting)]
+    assert waiting == ([EVENTS.ours[15], EVENTS.claimed] if how is events.PUT_ONCE else named)
     assert EVENTS.ours[15].endswith(b":later")
 
 
@@ -42,8 +44,17 @@ def test_what_tells_a_repeat() -> None:
     assert first.token != second.token
     assert dedup_of("a", MOST_WINDOW).arguments[2] == 315_360_000_000  # type: ignore[union-attr]
     assert dedup_of("a", None).arguments[2] == b""  # type: ignore[union-attr]
+    assert dedup_of("a", None, replace=True).arguments[2] == b"!"  # type: ignore[union-attr]
     with pytest.raises(ValueError, match="give dedup_id=, too"):
         dedup_of(None, 1.0)
+    with pytest.raises(ValueError, match="give dedup_id=, too"):
+        dedup_of(None, None, replace=True)
+    with pytest.raises(ValueError, match="leave out one of them"):
+        dedup_of("a", 1.0, replace=True)
+    with pytest.raises(ValueError, match="leave out replace="):
+        dedup_of("a", 1.0, "an AsyncQueue", replace=True)
+    with pytest.raises(TypeError, match="True or False, not int"):
+        dedup_of("a", None, replace=1)
     with pytest.raises(ValueError, match="with dedup_window=, or use an EventQueue"):
         dedup_of("a", None, "an AsyncQueue")
     with pytest.raises(ValueError, match="1 to 1024 bytes, not 1025"):

@@ -76,6 +76,9 @@ def put(
         Any,
         option("dedup-window", "Refuse repeats for so long; otherwise until it is done.", "SECONDS", parser=seconds_of),
     ] = None,
+    replace: Annotated[
+        bool, option("replace", "Put it in the place of the item with the same --dedup-id, while that waits.")
+    ] = False,
     parse: Annotated[bool, option("parse", "Read the items as JSON: tasks take them for strings otherwise.")] = False,
     ids: Annotated[bool, option("ids", "Print the id of each item. The items of an AsyncQueue have none.")] = False,
     replicas: Replicas = 0,
@@ -109,7 +112,7 @@ def put(
         _check(address, force, ids)
         options = _options(
             len(given) == 1, force=force or None, delay=delay, at=at, expires=expires, key=key, dedup_id=dedup_id,
-            dedup_window=dedup_window,
+            dedup_window=dedup_window, replace=replace or None,
         )  # fmt: skip
         convert = message_of(address, parse)
         sizes = {"max_message_size": max(max_size, *map(len, given), 1)} if address.kind == "files" else {}
@@ -169,6 +172,8 @@ def _options(single: bool, **options: Any) -> dict[str, Any]:
         raise UsageError("--dedup-id is for a single item: give one ITEM")
     if options["dedup_id"] is None and options["dedup_window"] is not None:
         raise UsageError("--dedup-window needs --dedup-id: give both options")
+    if options["dedup_id"] is None and options["replace"] is not None:
+        raise UsageError("--replace needs --dedup-id: give both options")
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -27,6 +27,8 @@ class PutScript(NamedTuple):
         put: Lua for a letter for each message that its `answer` tells of, or false if it tells of none.
         unfinished: Lua that returns whether the message with that `id` is still there; empty where messages have no
             ids. It raises no error because of that message.
+        waiting: Lua that returns whether such a message waits or is delayed. The script puts another one in its place,
+            if that has its id, and `=` before its last argument.
     """
 
     name: str
@@ -36,11 +38,13 @@ class PutScript(NamedTuple):
     width: int
     put: str
     unfinished: str = ""
+    waiting: str = ""
 
 
 _BEFORE: Final = """\
 local RECORD, SEQUENCE, HEAD, WIDTH, IDS, RECORD_MS = {record}, {sequence}, {head}, {width}, {ids}, 300000
 local function is_unfinished(id) {unfinished} end
+local function is_waiting(id) {waiting} end
 """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from apressure.connection.moves import nothing_put, too_many
-from apressure.core.dedup_lane import Answer
+from apressure.core.dedup_lane import Answer, has_put
 from apressure.core.errors import refusal
 from apressure.core.limits import UNLIMITED, Limits, read_limits
 from apressure.core.waiting import Reason, Wait
@@ -127,7 +127,7 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:  # noqa: PLR0912 (o
         case b"pushed" | b"settled" | b"moved" | b"flushed" | b"changed" | b"letters" | b"replies":
             return answer[1]
         case b"dedup":
-            return Answer(answer[1], *(read(one, name) for one in answer[2:]))
+            return Answer.read(answer[1], *(read(one, name) for one in answer[2:]))
         case b"events":
             ids, contents, attempts, dead, *more = answer[1:]
             events = [Event(*one, token) for one in zip(ids, contents, attempts, strict=True)]
@@ -175,7 +175,7 @@ def changed(answer: Any) -> bool:
         case [b"pushed"] | [b"settled"] | [b"moved"] | [b"changed"]:
             return bool(answer[1].strip(b"0d:"))
         case [b"dedup"]:
-            return b"k" in answer[1]
+            return has_put(answer[1])
         case [b"events"]:
             return bool(answer[1]) or answer[4] > 0
         case [b"created"] | [b"done"] | [b"flushed"]:

@@ -20,8 +20,12 @@ from apressure.events.engine.waits import EventWaits
 PUT_ONCE: Final = PutScript(
     name="delay", record=26, sequence=1, head=3, width=3, put="answer[1] == 'pushed' and answer[2]",
     unfinished="return redis.call('HEXISTS', KEYS[3], id) == 1 or redis.call('HEXISTS', KEYS[20], id) == 1",
+    waiting="return redis.call('HEXISTS', KEYS[20], id) == 1 or not redis.call('LPOS', KEYS[2], id)",
 )  # fmt: skip
-"""How events with a dedup id are put; those that are not done have contents in `:items` or `:later`."""
+"""How events with a dedup id are put; those that are not done have contents in `:items` or `:later`.
+
+An event is in flight from when its id is in `:claimed`.
+"""
 
 Pair = tuple[bytes, bytes]
 """An event's id and its contents."""

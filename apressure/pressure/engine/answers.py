@@ -39,7 +39,7 @@ def read(answer: Any, name: str, role: Role | None) -> Any:
         return answer
     match answer[0]:
         case b"dedup":
-            return Answer(answer[1], *(read(one, name, role) for one in answer[2:]))
+            return Answer.read(answer[1], *(read(one, name, role) for one in answer[2:]))
         case b"ok":
             return answer[1] if len(answer) == 2 else answer[1:]
         case b"messages":

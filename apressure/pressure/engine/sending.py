@@ -13,6 +13,7 @@ from apressure.connection.client import Client
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Call, Request
 from apressure.core.asking import Undo, ask
+from apressure.core.dedup_lane import has_put
 from apressure.core.driver import Connection, OnAnswer
 from apressure.exceptions import Role
 from apressure.pressure.engine.answers import read
@@ -26,7 +27,7 @@ def _changed(answer: Any) -> bool:
     """Whether a step changed anything that must be durable, by its answer."""
     if isinstance(answer, int):
         return answer > 0
-    return answer[:1] in ([b"ok"], [b"messages"]) or (answer[:1] == [b"dedup"] and b"k" in answer[1])
+    return answer[:1] in ([b"ok"], [b"messages"]) or (answer[:1] == [b"dedup"] and has_put(answer[1]))
 
 
 def acknowledged(answer: Any) -> bool:

@@ -164,7 +164,7 @@ def read(answer: Any, name: str) -> Any:  # noqa: PLR0912 (one branch for each k
         return answer
     match answer[0]:
         case b"dedup":
-            return Answer(answer[1], *(read(one, name) for one in answer[2:]))
+            return Answer.read(answer[1], *(read(one, name) for one in answer[2:]))
         case b"put":
             return int(answer[1] or 0)
         case b"settled" | b"moved" | b"purged" | b"changed":

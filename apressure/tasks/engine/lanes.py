@@ -28,6 +28,10 @@ PUT_ONCE: Final = PutScript(
   local status = redis.pcall('HGET', KEYS[15] .. id, 'status')
   return type(status) == 'string' and string.find(' pending scheduled reserved started ', ' ' .. status .. ' ', 1, true)
 """,
+    waiting="""\
+  local status = redis.pcall('HGET', KEYS[15] .. id, 'status')
+  return status == 'pending' or status == 'scheduled'
+""",
 )  # fmt: skip
 """How tasks with a dedup id are put; each is there until it has ended."""
 

@@ -19,6 +19,7 @@ from apressure.connection.client import Client
 from apressure.connection.sender import StepSender, flag
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
+from apressure.core.dedup_lane import has_put
 from apressure.core.driver import OnAnswer
 from apressure.core.due import Due
 from apressure.core.limits import Changes, arguments_of
@@ -115,7 +116,7 @@ class TaskSteps(StepSender):
             case [b"put"] | [b"settled"] | [b"moved"] | [b"purged"]:
                 return bool(answer[1].strip(b"0-:"))
             case [b"dedup"]:
-                return b"k" in answer[1]
+                return has_put(answer[1])
             case [b"tasks"]:
                 return bool(answer[1]) or answer[2] > 0
             case [b"created"] | [b"done"] | [b"changed"] | [b"tended"]:

@@ -139,7 +139,7 @@ class DedupContract:
 
 
 class DedupUntilDoneContract(DedupContract):
-    """The same, and without a window a message is put once until it is done."""
+    """The same, and without a window a message is put once until it is done; a newer one may replace it."""
 
     async def test_it_is_refused_until_the_first_one_is_done(self, open_queue: Opener) -> None:
         queue, other = await open_queue(), await open_queue()
@@ -228,3 +228,97 @@ class DedupUntilDoneContract(DedupContract):
             assert await drained(queue) == [b"9"]
 
         await everywhere(open_queue, lambda queue: queue.put(b"9", dedup_id="a"), check)
+
+    async def test_a_newer_item_takes_the_place_of_one_that_waits(self, open_queue: Opener) -> None:
+        queue, other = await open_queue(), await open_queue()
+        await queue.create(bound=2)
+        first = await queue.put(b"1", dedup_id="a", replace=True)
+        await queue.put(b"2")
+        assert await other.put_nowait(b"3", dedup_id="a", replace=True) == first  # it needs no room
+        assert await other.put_nowait(b"4", dedup_id="a", replace=True) == first
+        statistics = await other.statistics()
+        assert (statistics.length, statistics.put_count, statistics.replaced_count) == (2, 2, 2)
+        await fails(DuplicateMessageError, queue.put(b"5", dedup_id="a"))
+        assert await in_time(queue.get()) == b"4"
+        assert await queue.put(b"6", dedup_id="a", replace=True) != first
+        assert await drained(queue) == [b"2", b"6"]
+
+    async def test_the_last_one_of_many_is_there(self, open_queue: Opener) -> None:
+        queue = await open_queue()
+        await queue.create()
+        puts = [queue.put(b"%d" % number, dedup_id=f"{number % 2}", replace=True) for number in range(100)]
+        assert len(set(await in_time(asyncio.gather(*puts)))) == 2
+        assert await drained(queue) == [b"98", b"99"]
+
+    async def test_a_delayed_one_is_replaced_and_is_due_when_the_newer_one_is(self, open_queue: Opener) -> None:
+        queue, other = await open_queue(), await open_queue()
+        await queue.create()
+        await queue.put(b"1", delay=3600, dedup_id="a", replace=True)
+        await queue.put(b"2", delay=3600, dedup_id="b", replace=True)
+        waiting = await begun(other.get())
+        await queue.put(b"3", delay=0.05, dedup_id="a", replace=True)
+        assert await in_time(waiting) == b"3"
+        await queue.put(b"4", dedup_id="b", replace=True)
+        assert await in_time(other.get()) == b"4"
+        await queue.put(b"5", delay=0.1, dedup_id="a", replace=True)
+        await queue.put(b"6", delay=3600, dedup_id="a", replace=True)
+        await asyncio.sleep(0.15)
+        assert (await queue.qsize(), (await queue.statistics()).delayed) == (0, 1)
+
+    async def test_one_in_flight_is_not_replaced(self, open_queue: Opener) -> None:
+        queue = await open_queue()
+        await queue.create()
+        await queue.put(b"1", dedup_id="a", replace=True)
+        delivery = await in_time(queue.receive())
+        second = await queue.put(b"2", dedup_id="a", replace=True)
+        assert await queue.put(b"3", dedup_id="a", replace=True) == second
+        assert delivery.item == b"1"
+        await delivery.ack()
+        assert await queue.put(b"4", dedup_id="a", replace=True) == second
+        assert await drained(queue) == [b"4"]
+
+    async def test_attempts_and_times_are_those_of_the_newer_one(self, open_queue: Opener) -> None:
+        queue = await open_queue(max_attempts=2)
+        await queue.create()
+        await queue.put(b"1", dedup_id="a", replace=True, expires=0.05)
+        await (await in_time(queue.receive())).nack(ValueError("no"))
+        await queue.put(b"2", dedup_id="a", replace=True)
+        await asyncio.sleep(0.1)
+        delivery = await in_time(queue.receive())
+        assert (delivery.item, delivery.attempts) == (b"2", 1)
+        await delivery.nack()
+        await queue.put(b"3", dedup_id="a", replace=True, expires=0.05)
+        await asyncio.sleep(0.1)
+        assert await drained(queue) == []
+        assert [letter.item for letter in await queue.dead_letters()] == [b"3"]
+
+    async def test_what_was_put_with_a_window_is_not_replaced(self, open_queue: Opener) -> None:
+        queue = await open_queue()
+        await queue.create()
+        await queue.put(b"1", dedup_id="a", dedup_window=MINUTE)
+        await fails(DuplicateMessageError, queue.put(b"2", dedup_id="a", replace=True))
+        await queue.put(b"3", dedup_id="b")
+        await queue.put(b"4", dedup_id="b", replace=True)
+        await queue.close()
+        await fails(QueueClosedError, queue.put(b"5", dedup_id="b", replace=True))
+        assert await drained(queue) == [b"1", b"4"]
+
+    async def test_what_cannot_replace(self, open_queue: Opener) -> None:
+        queue = await open_queue()
+        await queue.create()
+        await fails(ValueError, queue.put(b"1", replace=True))
+        await fails(ValueError, queue.put(b"1", dedup_id="a", dedup_window=MINUTE, replace=True))
+        await fails(TypeError, queue.put(b"1", dedup_id="a", replace="yes"))
+        assert await queue.qsize() == 0
+
+    async def test_a_cancelled_put_has_replaced_one_or_not(self, open_queue: Opener) -> None:
+        async def operation(queue: Any) -> None:
+            await queue.put(b"8", dedup_id="a", replace=True)
+            await queue.put(b"9", dedup_id="a", replace=True)
+
+        async def check(queue: Any, _: Any) -> None:
+            items = await drained(queue)
+            assert items[:3] == ITEMS[:3]
+            assert items[3:] in ([], [b"8"], [b"9"])
+
+        await everywhere(open_queue, operation, check)

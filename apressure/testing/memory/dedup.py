@@ -22,6 +22,10 @@ class StoredDedup:
         ends = math.inf if dedup.window is None else now + dedup.window / 1000
         self._records[dedup.id] = ends, "" if dedup.window is not None else message_id
 
+    def message_of(self, dedup_id: bytes) -> str:
+        """Return the id of the message that was put with this id, if it counts until that is done; or nothing."""
+        return self._records.get(dedup_id, (0.0, ""))[1]
+
     def counts(self, dedup_id: bytes, unfinished: Iterable[str], now: float) -> bool:
         """Whether a message that is put with this id now is a repeat. `unfinished`: the ids of those that are there."""
         ends, message_id = self._records.get(dedup_id, (0.0, ""))

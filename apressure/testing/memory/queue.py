@@ -242,9 +242,9 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         message_id = str(uuid.uuid4())
         new: tuple[Any, ...] = (message_id, message, due)
         if due is not None and due.dedup is not None:
-            await self._put(self.steps.once, [(*new, due.dedup)], timeout, Progress())
-        else:
-            await self._put(self.steps.puts, [new], timeout, Progress())
+            replaced = await self._put(self.steps.once, [(*new, due.dedup)], timeout, Progress())
+            return message_id if replaced is None else replaced.decode()
+        await self._put(self.steps.puts, [new], timeout, Progress())
         return message_id
 
     async def _ask(self, message: bytes, timeout: float, terms: Pressing) -> Any:
@@ -260,12 +260,12 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         new = [(str(uuid.uuid4()), message, due) for message in chunk]
         await self._put(self.steps.puts, new, timeout, progress)
 
-    async def _put(self, lane: PutLane, items: Sequence[Any], timeout: float | None, progress: Progress) -> None:
+    async def _put(self, lane: PutLane, items: Sequence[Any], timeout: float | None, progress: Progress) -> Any:
         validation.timeout(timeout)
         self.check()
         putting = Putting(items, self._expected)
         try:
-            await lane.run(putting, timeout, False)
+            return await lane.run(putting, timeout, False)
         finally:
             progress.accepted += putting.done
 

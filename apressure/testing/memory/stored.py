@@ -308,16 +308,37 @@ class StoredQueue:
     def put_once(self, items: Sequence[tuple[str, bytes, Due | None, Dedup]], expected: bool) -> Answer:
         """Put messages that have a dedup id, and are no repeats, as far as there is room."""
         self._check_open(expected)
-        letters = b""
+        letters, replaced = b"", []
         for message_id, data, due, dedup in items:
-            if self._dedup.counts(dedup.id, (message.id for message in self._unfinished()), self._clock()):
+            counts = self._dedup.counts(dedup.id, (message.id for message in self._unfinished()), self._clock())
+            there = self._dedup.message_of(dedup.id) if counts and dedup.replace else ""
+            if there and self._replace(there, data, due):
+                replaced.append(there.encode())
+                letters += b"r"
+            elif counts and not there:
                 letters += b"d"
             elif self.put([(message_id, data, due)], expected):
                 self._dedup.note(dedup, message_id, self._clock())
                 letters += b"k"
             else:
                 break
-        return Answer(letters)
+        return Answer(letters, replaced)
+
+    def _replace(self, message_id: str, data: bytes, due: Due | None) -> bool:
+        """Put contents in the place of those of a message that waits or is delayed; returns whether there is one."""
+        delayed = next((message for _, message in self._delayed if message.id == message_id), None)
+        message = delayed or next((one for one in self._waiting if one.id == message_id), None)
+        if message is None:
+            return False
+        message.data, message.attempts, message.error, message.failed = data, 0, b"", 0
+        expires = None if due is None else due.expires
+        message.expires_at = math.inf if expires is None else self._clock() + expires / 1000
+        if delayed is not None:
+            self._delayed = [one for one in self._delayed if one[1] is not delayed]
+            heapq.heapify(self._delayed)
+            self._delay(delayed, due or Due(0))
+        self._change()
+        return True
 
     @property
     def dedup_ids(self) -> int:

@@ -24,7 +24,7 @@ async def test_a_fresh_queue(open_queue: Opener, scripting: bool) -> None:
         "producer": dataclasses.asdict(free), "consumer": dataclasses.asdict(free),
         "members": (), "produced_messages": 0, "produced_bytes": 0, "consumed_messages": 0, "consumed_bytes": 0,
         "in_flight": 0, "waiting_putters": 0, "waiting_receivers": 0, "late_renewals": 0,
-        "put_count": 0, "received_count": 0, "deleted_count": 0, "dead_lettered_count": 0,
+        "put_count": 0, "received_count": 0, "deleted_count": 0, "dead_lettered_count": 0, "replaced_count": 0,
         "blocked": {"full": 0.0, "empty": 0.0, "limited": 0.0, "paused": 0.0, "role": 0.0},
     }  # fmt: skip
 

@@ -291,7 +291,7 @@ async def test_every_kind_of_queue_has_its_metrics(open_queue: Opener, url: str,
             "queue_parked_messages", "queue_closed", "queue_paused", "queue_held_seconds",
             "queue_oldest_message_age_seconds",
             "queue_drain_seconds", "local_waiting_putters", "local_waiting_getters", "local_blocked_seconds",
-            "local_put_messages",
+            "local_put_messages", "local_replaced_messages",
             "local_received_messages", "local_deleted_messages", "local_dead_lettered_messages",
         }  # fmt: skip
         assert all(common <= names for names in shown.values()), {kind: common - shown[kind] for kind in shown}

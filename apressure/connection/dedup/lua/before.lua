@@ -2,19 +2,19 @@
 -- the client has claimed, and says what else is wrong.
 -- KEYS: behind those of the script, the hash of what was put
 -- ARGV: HEAD arguments, then WIDTH for each message, of which the first is its id where the kind has ids; then for each
---       message its dedup id, a token of its own, and the milliseconds of its window, '' for until it is done; then how
---       many messages
+--       message its dedup id, a token of its own, and the milliseconds of its window, '' for until it is done, or '!'
+--       if it replaces one that waits; then how many messages
 -- The hash has a record for each dedup id: 'token:until:id', the time in milliseconds since 1970, or '' until the
 -- message with that id is done.
 local seen, count = table.remove(KEYS), tonumber(table.remove(ARGV))
 local time = redis.call('TIME')
 time = time[1] * 1000 + math.floor(time[2] / 1000)
 
--- The token in a record that still counts, or nil.
+-- The token in a record that still counts, or nil; the id of its message, if it counts until that is done.
 local function token_in(text)
   local token, ends, id = string.match(text or '', '^(%x+):(%d*):(.*)$')
   if not token then return nil end
-  if ends == '' then return is_unfinished(id) and token or nil end
+  if ends == '' then return is_unfinished(id) and token or nil, id end
   return tonumber(ends) > time and token or nil
 end
 
@@ -28,22 +28,34 @@ if later or last == sequence and (result ~= '' or repeated ~= '1') then
   answer = {'dedup', later and '' or result}
 end
 
--- letters: as in the answer, '?' for a message that the script gets | chosen: those, each {dedup id, record}
-local letters, chosen, old = {}, {}, {}
+-- letters: as in the answer, '?' for a message that the script gets | chosen: those, each {dedup id, record, the id of
+-- the message that it replaces, or nil}
+-- replaced: the ids of those whose letter is 'r', by the places of these
+local letters, chosen, replaced, old = {}, {}, {}, {}
 if answer == nil then
   local first, fresh, ids, kept = #ARGV - 3 * count, {}, {}, {}
   for i = 1, count do
     local dedup_id, token, window = unpack(ARGV, first + 3 * i - 2, first + 3 * i)
     local from = HEAD + WIDTH * (i - 1)
-    local other, id = fresh[dedup_id] or token_in(redis.call('HGET', seen, dedup_id)), ARGV[from + 1]
-    if other then
-      letters[i] = other == token and 'k' or 'd'  -- its own: this repeats a step
+    local id, there, old_id = ARGV[from + 1], fresh[dedup_id], nil
+    local other = there and there[1]
+    if there then old_id = there[2] else other, old_id = token_in(redis.call('HGET', seen, dedup_id)) end
+    local replaces = window == '!' and old_id
+    if other == token then  -- its own: this repeats a step
+      letters[i], replaced[i] = old_id and old_id ~= id and 'r' or 'k', old_id
+    elseif other and not replaces then
+      letters[i] = 'd'
+    elseif other and (there or is_waiting(old_id)) then
+      letters[i], fresh[dedup_id] = '?', {token, old_id}
+      chosen[#chosen + 1] = {dedup_id, token .. '::' .. old_id, old_id}
+      kept[#kept + 1], kept[#kept + 2] = old_id, ARGV[from + 2]
+      for j = 3, WIDTH do kept[#kept + 1] = (j == WIDTH and '=' or '') .. ARGV[from + j] end
     elseif IDS and (ids[id] or is_unfinished(id)) then
       letters[i] = 'e'
     else
-      local ends = window == '' and '' or string.format('%.0f', time + tonumber(window))
-      letters[i], fresh[dedup_id], ids[id] = '?', token, true
-      chosen[#chosen + 1] = {dedup_id, token .. ':' .. ends .. ':' .. (window == '' and id or '')}
+      local ends = tonumber(window) and string.format('%.0f', time + tonumber(window)) or ''
+      letters[i], fresh[dedup_id], ids[id] = '?', {token, ends == '' and id}, true
+      chosen[#chosen + 1] = {dedup_id, token .. ':' .. ends .. ':' .. (ends == '' and id or '')}
       for j = 1, WIDTH do kept[#kept + 1] = ARGV[from + j] end
     end
   end

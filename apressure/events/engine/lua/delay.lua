@@ -1,15 +1,32 @@
 -- Put as many events as there is room for, in order: for later, that expire, or with a key.
 -- KEYS: those of the prelude
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 '1' if the queue must have been created, 4... events (id, contents,
---       when it is due, as `due_time` reads it)
+--       when it is due, as `due_time` reads it; '=' before that, if it takes the place of the event with that id, which
+--       waits or is delayed)
 -- Returns: those of push.lua
+
+-- An event that is in line keeps its place and its key, and one that is delayed is due when the new one is.
+local function replace(id, contents, when)
+  local due, expires = due_time(string.sub(when, 2))
+  call('HDEL', ATTEMPTS, id)
+  if (error_count() or 0) > 0 then call('HDEL', ERRORS, id) end
+  call('HDEL', EXPIRES, id)
+  if expires then call('HSET', EXPIRES, id, expires .. ':' .. digest_of(contents)) end
+  if call('HEXISTS', LATER, id) == 1 then
+    delay({due, id}, {id, contents})
+  else
+    call('HSET', ITEMS, id, contents)
+  end
+end
+
 local before = recall(ARGV[1], ARGV[2])
 if before then return {'pushed', before} end
 local bound, refusal = open_to_puts(ARGV[3] == '1')
 if not bound then return refusal end
 local room = bound > 0 and math.max(0, bound - occupied()) or math.huge
-local letters, places, ids, pairs_ = accepted(4, #ARGV, 3, room)
-if #ids > 0 then
+local replacing = {}
+local letters, places, ids, pairs_ = accepted(4, #ARGV, 3, room, replacing)
+if #ids + #replacing > 0 then
   local scores, later, ready, contents, ends, keys = {}, {}, {}, {}, {}, {}
   for i = 1, #ids do
     local id, text = ids[i], pairs_[2 * i]
@@ -35,5 +52,7 @@ if #ids > 0 then
   publish(ready)
   push('HSET', ITEMS, contents)
   push('LPUSH', UNCLAIMED, ready)
+  for i = 1, #replacing do replace(unpack(ARGV, replacing[i], replacing[i] + 2)) end
+  if #replacing > 0 then promote() end
 end
 return answer_put(letters, bound)

@@ -468,13 +468,16 @@ end
 
 -- Which of some events a queue with so much room takes, in order.
 -- first, last: where they are in ARGV | width: how many arguments each has; the first two are its id and its contents
+-- replacing: gets the places of events that replace another one, whose last argument begins with '='; nil if none does
 -- Returns: a letter for each that was looked at, as push.lua answers | the places of those that it takes in ARGV | their
 --          ids | their ids and contents
-local function accepted(first, last, width, room)
+local function accepted(first, last, width, room, replacing)
   local letters, places, ids, pairs_, seen = {}, {}, {}, {}, {}
   for i = first, last, width do
     local id = ARGV[i]
-    if seen[id] or is_known(id) then
+    if replacing and string.sub(ARGV[i + width - 1], 1, 1) == '=' then
+      letters[#letters + 1], replacing[#replacing + 1] = 'k', i
+    elseif seen[id] or is_known(id) then
       letters[#letters + 1] = 'd'
     elseif #ids < room then
       letters[#letters + 1] = 'k'

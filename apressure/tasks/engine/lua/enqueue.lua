@@ -1,9 +1,23 @@
 -- Enqueue as many tasks as there is room for, in order, or schedule them (specification: Submission, Schedule Task).
 -- KEYS: those of the prelude
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 '1' if the queue must have been created, 4... tasks (id, parameters,
---       when it is due, as `due_at` reads it, or ''; behind that, '!' and milliseconds if it expires, '#' and its key)
+--       when it is due, as `due_at` reads it, or ''; behind that, '!' and milliseconds if it expires, '#' and its key;
+--       before that, '=' if it takes the place of the task with that id, which waits or is scheduled)
 -- Returns: {'put', number of tasks that are in the queue} (fewer than were given: it is full) | {'missing'} |
 --          {'corrupt', why} | {'closed'}
+
+-- A task that is in line keeps its place and its key, and one that is scheduled is due when the new one is.
+local function replace(id, parameters, eta, expires)
+  local task = TASK .. id
+  call('HSET', task, 'parameters', parameters, 'updated', stamp())  -- first: a full server refuses it
+  call('HDEL', task, 'attempts', 'failure', 'failed_attempt', 'progress', 'progress_message', 'expires')
+  if expires then call('HSET', task, 'expires', expires) end
+  if call('HGET', task, 'status') == 'scheduled' then
+    schedule({eta or stamp(), id})
+    call('HSET', task, 'eta', eta or stamp())
+  end
+end
+
 local before, text, closed = begin(ARGV[1], ARGV[2])
 if before then return {'put', before} end
 local bound, created = state(ARGV[3] == '1', text)
@@ -11,21 +25,27 @@ if not bound then return created end
 if closed then return {'closed'} end
 local taken = occupied()
 local room = bound > 0 and math.max(0, bound - taken) or math.huge
-local ids, pending, scheduled, expires, keys = {}, {}, {}, {}, {}
+local ids, texts, pending, scheduled, expires, keys, replacing = {}, {}, {}, {}, {}, {}, {}
 for i = 4, #ARGV, 3 do
-  if #ids >= room then break end
-  local when, milliseconds, key = string.match(ARGV[i + 2], '^([^!#]*)!?(%d*)#?(.*)$')
+  local replaces, when, milliseconds, key = string.match(ARGV[i + 2], '^(=?)([^!#]*)!?(%d*)#?(.*)$')
+  if replaces == '' and #ids >= room then break end
   local eta = when ~= '' and due_at(when)
-  if eta and tonumber(eta) > tonumber(stamp()) then
-    scheduled[#scheduled + 1], scheduled[#scheduled + 2] = eta, ARGV[i]
+  local ends = milliseconds ~= '' and now() + tonumber(milliseconds) or nil
+  if replaces == '=' then
+    replacing[#replacing + 1] = {ARGV[i], ARGV[i + 1], eta, ends}
   else
-    pending[#pending + 1] = ARGV[i]
+    if eta and tonumber(eta) > tonumber(stamp()) then
+      scheduled[#scheduled + 1], scheduled[#scheduled + 2] = eta, ARGV[i]
+    else
+      pending[#pending + 1] = ARGV[i]
+    end
+    ids[#ids + 1] = ARGV[i]
+    texts[#ids], expires[#ids] = ARGV[i + 1], ends
+    if key ~= '' then keys[#keys + 1], keys[#keys + 2] = ARGV[i], key end
   end
-  ids[#ids + 1] = ARGV[i]
-  if key ~= '' then keys[#keys + 1], keys[#keys + 2] = ARGV[i], key end
-  expires[#ids] = milliseconds ~= '' and now() + tonumber(milliseconds) or nil
 end
-if #ids > 0 then
+local count = #ids + #replacing
+if count > 0 then
   if #pending > 0 then tell() end
   if #keys > 0 then forget_strangers(#keys + 10, taken + call('ZCARD', LEASES), is_undone) end
   note_keys(keys)
@@ -34,10 +54,10 @@ if #ids > 0 then
   for i = 1, #keys, 2 do call('HSET', TASK .. keys[i], 'key', keys[i + 1]) end
   local later = 2  -- where in `scheduled` the next id is
   for i = 1, #ids do
-    local task, at = TASK .. ids[i], 1 + 3 * i
+    local task = TASK .. ids[i]
     local waits = scheduled[later] == ids[i]
     call(
-      'HSET', task, 'status', waits and 'scheduled' or 'pending', 'queue', NAME, 'parameters', ARGV[at + 1],
+      'HSET', task, 'status', waits and 'scheduled' or 'pending', 'queue', NAME, 'parameters', texts[i],
       'created', stamp(), 'updated', stamp()
     )
     if expires[i] then call('HSET', task, 'expires', expires[i]) end
@@ -49,7 +69,8 @@ if #ids > 0 then
   -- Lists for people: nothing depends on them.
   redis.pcall('ZINCRBY', QUEUES, 0, NAME)
   for i = 1, #ids, CHUNK do redis.pcall('LPUSH', TASKS, unpack(ids, i, math.min(i + CHUNK - 1, #ids))) end
-  record(ARGV[1], #ids)
+  for i = 1, #replacing do replace(unpack(replacing[i], 1, 4)) end
+  record(ARGV[1], count)
   promote()
 end
-return {'put', tostring(#ids)}
+return {'put', tostring(count)}
