@@ -184,6 +184,11 @@ class LeasedDelivery(Claimed, Generic[T]):
         return self.attempts > 1
 
     @property
+    def cost(self) -> int:
+        """For how many messages it counts against the rate of the queue: `put(cost=)`."""
+        return 1
+
+    @property
     def can_delay(self) -> bool:
         """Whether `nack(delay=)` works: not on a released okq."""
         return True

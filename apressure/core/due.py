@@ -1,4 +1,4 @@
-"""On what terms a message is put or goes back: `delay=`, `at=`, `expires=`, `key=` and `dedup_id=`."""
+"""On what terms a message is put or goes back: `delay=`, `at=`, `expires=`, `key=`, `cost=` and `dedup_id=`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ EXPIRED: Final = b"expired\t"
 MOST_KEY: Final = 512
 """Bytes: the longest key."""
 
+MOST_COST: Final = 10**9
+"""The most that a message costs."""
+
 
 class ManyTerms(TypedDict, total=False):
     """On what terms messages are put with `put_many`: keyword arguments, as `put` documents them."""
@@ -28,6 +31,7 @@ class ManyTerms(TypedDict, total=False):
     at: datetime | None
     expires: float | None
     key: str | None
+    cost: int
 
 
 class PutTerms(ManyTerms, total=False):
@@ -47,6 +51,7 @@ class Due(NamedTuple):
         expires: Milliseconds after it was accepted from which on it is not delivered; None for never.
         dedup: What tells a repeat of it; None if repeats are put, too.
         key: Its key; empty for none.
+        cost: For how many messages it counts against the rate of the queue.
     """
 
     milliseconds: int
@@ -54,6 +59,7 @@ class Due(NamedTuple):
     expires: int | None = None
     dedup: Dedup | None = None
     key: bytes = b""
+    cost: int = 1
 
     def at(self, now: float) -> int:
         """Return the milliseconds since 1970, `now` being these."""
@@ -63,7 +69,8 @@ class Due(NamedTuple):
     def encoded(self) -> bytes:
         """The argument of a script: milliseconds after now, or `@` and milliseconds since 1970.
 
-        Behind that, of a message that expires, `!` and the milliseconds until then, and of one with a key `#` and that.
+        Behind that, of a message that expires, `!` and the milliseconds until then, of one with a cost, `$` and that,
+        and of one with a key `#` and that.
         """
         return b"%s%d%s" % (b"@" if self.absolute else b"", self.milliseconds, self.end)
 
@@ -71,6 +78,8 @@ class Due(NamedTuple):
     def end(self) -> bytes:
         """What is behind the time in the argument of a script."""
         end = b"" if self.expires is None else b"!%d" % self.expires
+        if self.cost != 1:
+            end = b"%s$%d" % (end, self.cost)
         return b"%s#%s" % (end, self.key) if self.key else end
 
 
@@ -81,15 +90,15 @@ def due_of(terms: PutTerms | ManyTerms, name: str = "", unable: str = "", keyles
         terms: What the program said.
         name: The queue's name, for errors.
         unable: The kind of queue, if it knows nothing of a message but its contents.
-        keyless: Why the queue cannot tell the messages of a key, if it cannot.
+        keyless: Why the queue cannot keep the key or the cost of a message, if it cannot.
 
     Raises:
         TypeError: `delay` or `expires` is not a number, `at` is not a datetime, `key` is not a string, or there is no
             such argument.
         ValueError: `delay` and `at` are given; one is negative or more than ten years away; `at` has no time zone; the
-            message would expire before it is due, or cannot expire; the key is empty or too long; or what tells a
-            repeat is invalid.
-        UnsupportedError: There is a key, and the queue knows no keys.
+            message would expire before it is due, or cannot expire; the key is empty or too long; the cost is not
+            between 1 and a billion; or what tells a repeat is invalid.
+        UnsupportedError: There is a key or a cost, and the queue keeps none.
     """
     if not terms:
         return None  # as in most puts
@@ -99,11 +108,20 @@ def due_of(terms: PutTerms | ManyTerms, name: str = "", unable: str = "", keyles
     key = b"" if named is None else validation.encoded(named, "key", MOST_KEY)
     if key and keyless:
         raise knows_no_keys(name, keyless)
+    cost = validation.whole(given.pop("cost", 1), "cost", 1, MOST_COST)
+    if cost != 1 and keyless:
+        raise UnsupportedError(
+            f"the queue {name!r} keeps no cost beside a message: use an EventQueue or TaskQueue with the address of "
+            "its Redis or Valkey server, or leave out cost= and spend() what a message has cost. Nothing was put",
+            name=name,
+        )
     window, replace = given.pop("dedup_window", None), given.pop("replace", False)
     dedup = dedup_of(given.pop("dedup_id", None), window, unable, replace)
     if given:
         raise TypeError(f"put has no argument {next(iter(given))!r}")
-    return (due or Due(0))._replace(dedup=dedup, key=key) if key or dedup is not None else due
+    if key or dedup is not None or cost != 1:
+        return (due or Due(0))._replace(dedup=dedup, key=key, cost=cost)
+    return due
 
 
 def knows_no_keys(name: str, why: str) -> UnsupportedError:

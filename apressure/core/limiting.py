@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import ClassVar, Final, Protocol, cast
 
@@ -45,7 +46,8 @@ class LimitSteps(Protocol):
         """Set `count`, `per` (milliseconds) and `burst` of the rate, `concurrency`, or `held` (milliseconds from now).
 
         Also `key_most` (0 for any number), `key_fair` and `key_pointer`: see `set_key`. None removes a limit. 0 for
-        `held` ends a hold; any other number makes it no shorter than it is.
+        `held` ends a hold; any other number makes it no shorter than it is. Or only `spent`: how much more messages
+        have cost, `:` and a token, of which each counts once.
         """
 
 
@@ -65,8 +67,10 @@ class Limiting(Administration):
         """Limit how many messages the queue hands out in a time, to all processes together. It lasts until changed.
 
         Consumers, `serve`, `receive` and `get` wait for the next one, by the server's clock; nothing polls, and no
-        attempt is used up. What comes again counts again. A limited queue hands out no more than its rate allows, so
-        nothing is read ahead beyond that. What has been handed out when the rate is set, is not taken back.
+        attempt is used up. What comes again counts again. A message that was put with a `cost` counts for so many; one
+        that costs more than there is left is handed out, and the next ones wait for longer. A limited queue hands out
+        no more than its rate allows, so nothing is read ahead beyond that. What has been handed out when the rate is
+        set, is not taken back.
 
         Args:
             count: So many messages; None for no rate.
@@ -185,6 +189,30 @@ class Limiting(Administration):
         if not isinstance(fair, bool):
             raise TypeError(f"fair must be True or False, not {type(fair).__name__}")
         await self._limit({"key_most": at_most or 0, "key_fair": int(fair), "key_pointer": pointer})
+
+    @with_deadline()
+    async def spend(self, cost: int, *, deadline: float | None = None) -> None:
+        """Count so much against the rate of the queue, beside what its messages have counted for.
+
+        A message counts for its `cost`, as `put` says, when it is handed out. Where its real cost is known only when it
+        was handled, such as the tokens of a language model, say the difference: in a handler,
+        `await queue.spend(used - delivery.cost)`. Until the rate allows it, nothing is handed out.
+
+        Args:
+            cost: So much; below 0 if the messages have cost less than was counted. A credit counts up to the burst.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Raises:
+            UnsupportedError: It is a `FileQueue`, or has an `okq://` address.
+            PressureError: As for `set_rate`.
+            TypeError, ValueError: It is not a whole number of up to a billion.
+
+        Cancelled, it is counted or not. Without a rate, nothing is counted. If the reply is lost, the step is sent
+        again, and counts once.
+        """
+        validation.whole(cost, "cost", -MOST, MOST)
+        if cost:
+            await self._limit({"spent": f"{cost}:{os.urandom(8).hex()}"})
 
     async def limits(self, *, deadline: float | None = None) -> Limits:
         """Return the limits of the queue. It raises as `statistics` does."""

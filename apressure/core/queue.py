@@ -101,6 +101,8 @@ class AnyQueue(Letters[T], Schedules[T], Requests[T], Generic[T, D_any, Put]):
                 taken back. At most ten years.
             key: What the item is about, such as a customer: the messages of a key are handled one at a time, in order,
                 or as `set_key` says. Up to 512 bytes.
+            cost: For how many messages it counts against the rate of the queue (`set_rate`), such as the tokens that it
+                uses: a whole number of up to a billion. See `spend`, too.
             dedup_id: A name for what the item is about, up to 1,024 bytes. A message that is put with the same one is
                 a repeat, and is refused.
             dedup_window: Seconds for which repeats are refused, from when the queue has accepted the message; at most
@@ -117,8 +119,8 @@ class AnyQueue(Letters[T], Schedules[T], Requests[T], Generic[T, D_any, Put]):
             QueueFullError: The queue stayed full until the timeout. Nothing was put.
             QueueInUseError: Another client held the producer role of an AsyncQueue until the timeout. Nothing was put.
             DuplicateMessageError: It is a repeat. Nothing was put.
-            UnsupportedError: A FileQueue, or a server with an `okq://` address, knows no repeats, and no keys; an
-                AsyncQueue knows no keys. Nothing was put.
+            UnsupportedError: A FileQueue, or a server with an `okq://` address, knows no repeats, no keys and no costs;
+                an AsyncQueue knows no keys and no costs. Nothing was put.
             QueueClosedError: It is closed. Nothing was put.
             QueueDoesNotExistError: It was created and deleted. An AsyncQueue must exist. Nothing was put.
             OutcomeUnknownError: The connection broke and could not be restored in time.
@@ -181,6 +183,7 @@ class AnyQueue(Letters[T], Schedules[T], Requests[T], Generic[T, D_any, Put]):
             at: When all of them are due.
             expires: Seconds after which each is no longer delivered; see `put`.
             key: The key of all of them; see `put`.
+            cost: What each of them costs; see `put`.
             deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Returns:

@@ -34,7 +34,7 @@ class EventDelivery(BatchedDelivery[T]):
         in_hand: The consumer's deliveries; None for `receive`.
     """
 
-    __slots__ = ("_settler", "_steps", "attempts", "claim", "raw")
+    __slots__ = ("_kept", "_settler", "_steps", "attempts", "claim", "raw")
 
     raw: bytes
     attempts: int
@@ -46,7 +46,7 @@ class EventDelivery(BatchedDelivery[T]):
         self, steps: EventSteps, settler: EventSettler, decode: Callable[[bytes], T], event: Event,
         until: float = 0.0, in_hand: Hand | None = None,
     ) -> None:  # fmt: skip
-        event_id, self.raw, self.attempts, token, _ = event
+        event_id, self.raw, self.attempts, token, self._kept = event
         self.claim: Claim = (event_id, token)
         self._steps = steps
         self._settler = settler
@@ -60,6 +60,11 @@ class EventDelivery(BatchedDelivery[T]):
     def id(self) -> str:
         """The event's id."""
         return self.claim[0].decode(errors="surrogateescape")
+
+    @property
+    def cost(self) -> int:
+        cost, _, _ = self._kept[1:].partition(b";")
+        return int(cost) if self._kept[:1] == b"$" else 1
 
     @property
     def in_hand(self) -> bool:

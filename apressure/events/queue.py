@@ -148,7 +148,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
             item: The item; bytes, or what the codec takes.
             timeout: Seconds to wait for room at most; None to wait for ever, 0 for a single try.
             id: The event's id, which must not be in the queue; None for a random one (a UUID).
-            front: Put it first in line; not together with `delay`, `at`, `expires`, `key` or `dedup_id`.
+            front: Put it first in line; not together with `delay`, `at`, `expires`, `key`, `cost` or `dedup_id`.
             delay: Seconds after which it is due, from when the queue has accepted it; at most ten years.
             at: When it is due, with a time zone. A time that has passed is now.
             expires: Seconds after which it is no longer delivered, from when the queue has accepted it. It becomes
@@ -156,6 +156,8 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
                 taken back. At most ten years.
             key: What the item is about, such as a customer: the messages of a key are handled one at a time, in order,
                 or as `set_key` says. Up to 512 bytes.
+            cost: For how many events it counts against the rate of the queue (`set_rate`), such as the tokens that it
+                uses: a whole number of up to a billion. See `spend`, too. A dead letter forgets it.
             dedup_id: A name for what the item is about, up to 1,024 bytes. A message that is put with the same one is
                 a repeat, and is refused.
             dedup_window: Seconds for which repeats are refused, from when the queue has accepted the message; at most
@@ -172,7 +174,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
             QueueFullError: The queue stayed full until the timeout. Nothing was put.
             DuplicateEventError: An event with this id waits, is delayed or in flight. Nothing was put.
             DuplicateMessageError: It is a repeat. Nothing was put.
-            UnsupportedError: A server with an `okq://` address knows no `key` and no `dedup_id`. Nothing was put.
+            UnsupportedError: A server with an `okq://` address knows no `key`, `cost` or `dedup_id`. Nothing was put.
             QueueClosedError: It is closed. Nothing was put.
             QueueDoesNotExistError: It was created and deleted. Nothing was put.
             OutcomeUnknownError: The connection broke and could not be restored in time. On an okq server also: it
@@ -196,7 +198,8 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
         due = self._due_of(terms)
         if front and due is not None:
             raise ValueError(
-                "such an event joins the end of the line: give front=True, or delay=, at=, expires=, key= or dedup_id="
+                "such an event joins the end of the line: give front=True, or delay=, at=, expires=, key=, cost= or "
+                "dedup_id="
             )
         event_id = new_id() if id is None else checked(id)
         event = event_id, self._items.encode(item)

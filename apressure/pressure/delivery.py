@@ -60,6 +60,11 @@ class Delivery(Generic[T]):
         return self.attempts > 1
 
     @property
+    def cost(self) -> int:
+        """For how many messages it counts against the rate of the queue: the queue keeps no costs."""
+        return 1
+
+    @property
     def can_delay(self) -> bool:
         """Whether `nack(delay=)` works."""
         return True

@@ -135,6 +135,7 @@ class AsyncQueue(Core[T]):
             at: When it is due, with a time zone. A time that has passed is now.
             expires: Must be None: it keeps no time beside a message. EventQueue and TaskQueue can.
             key: Must be None: it keeps nothing beside a message. EventQueue and TaskQueue can.
+            cost: Must be 1, for the same reason; `spend` says what a message has cost.
             dedup_id: A name for what the item is about: a message that is put with the same one within the window is a
                 repeat, and is refused. See `apressure.Queue.put`.
             dedup_window: Seconds for which repeats are refused. Needed with `dedup_id`.

@@ -29,6 +29,7 @@ class Delivery(Generic[T]):
     raw = Behind[bytes]("The encoded message.")
     attempts = Behind[int]("How often the message has been delivered, this time included.")
     redelivered = Behind[bool]("Whether it was delivered before, and not acknowledged.")
+    cost = Behind[int]("For how many messages it counts against the rate of the queue: `put(cost=)`.")
     settled = Behind[bool]("Whether `ack` or `nack` has been called.")
 
     @property

@@ -186,6 +186,7 @@ class Queue(Opening, Generic[T]):
             at: When it is due, with a time zone.
             expires: Seconds after which it is no longer delivered.
             key: What it is about: messages of a key are handled one at a time.
+            cost: For how many messages it counts against the rate of the queue.
             dedup_id: A name for what it is about: a repeat is refused.
             dedup_window: Seconds for which repeats are refused; None until the message is done.
             replace: Put it in the place of the message with the same `dedup_id`, while that waits.
@@ -213,6 +214,7 @@ class Queue(Opening, Generic[T]):
             at: When all of them are due.
             expires: Seconds after which each is no longer delivered.
             key: The key of all of them.
+            cost: What each of them costs.
 
         Raises:
             QueueFullError, QueueClosedError, PressureError: As for `put`. `accepted` says how many were put before.

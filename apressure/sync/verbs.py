@@ -58,6 +58,7 @@ class KindQueue(Queue[T]):
     set_concurrency = blocking(queues.Queue[T, Any].set_concurrency)
     set_key = blocking(queues.Queue[T, Any].set_key)
     set_rate = blocking(queues.Queue[T, Any].set_rate)
+    spend = blocking(queues.Queue[T, Any].spend)
     unblock = blocking(queues.Queue[T, Any].unblock)
     wait_closed = blocking(queues.Queue[T, Any].wait_closed)
 

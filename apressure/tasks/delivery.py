@@ -79,6 +79,11 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
         return self.task.attempts
 
     @property
+    def cost(self) -> int:
+        cost = self._fields.get("cost", "")[:10]  # another program may have written it
+        return int(cost) if cost.isdecimal() else 1
+
+    @property
     def lease_left(self) -> float:
         """Seconds for which no other node certainly gets it; below 0 where another one may have it."""
         return self.certain_until - since_boot()

@@ -13,6 +13,9 @@ from apressure.core.due import ManyTerms, PutTerms
 from apressure.testing import MemoryQueue, MemoryServer
 from apressure.testing.contract import VERBS
 
+DEFAULTS: Final = {"cost": 1, "replace": False}
+"""Of terms, where that is not None."""
+
 TERMS: Final = {"Unpack[PutTerms]": PutTerms, "Unpack[ManyTerms]": ManyTerms}
 KEYWORD_ONLY: Final = inspect.Parameter.KEYWORD_ONLY
 
@@ -87,7 +90,7 @@ def parameters(method: Any) -> dict[str, inspect.Parameter]:
         terms = TERMS.get(one.annotation) if one.kind is inspect.Parameter.VAR_KEYWORD else None
         names = [one.name] if terms is None else typing.get_type_hints(terms)
         for name in names:
-            found[name] = one if terms is None else inspect.Parameter(name, KEYWORD_ONLY, default=None)
+            found[name] = one if terms is None else inspect.Parameter(name, KEYWORD_ONLY, default=DEFAULTS.get(name))
     if "deadline" in found:
         found["deadline"] = found.pop("deadline")
     return found

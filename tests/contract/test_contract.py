@@ -13,6 +13,7 @@ import pytest
 from apressure import AsyncQueue, EventQueue, FileQueue, QueueDoesNotExistError, TaskQueue
 from apressure.testing import MemoryQueue, MemoryServer
 from apressure.testing.contract import (
+    CostContract,
     DeadLetterContract,
     DedupContract,
     DedupUntilDoneContract,
@@ -25,11 +26,14 @@ from apressure.testing.contract import (
     QueueContract,
     RequestContract,
     ScheduleContract,
+    SpendContract,
 )
 from tests.integration.files.conftest import MODES
 
 
-class Limited(QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract):
+class Limited(
+    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract, SpendContract
+):
     """What all kinds of queue on a server keep."""
 
 
@@ -37,7 +41,7 @@ class WithoutIds(Limited, DedupContract):
     """The same, for a kind whose format keeps nothing beside a message."""
 
 
-class WithIds(Limited, ExpiryContract, DedupUntilDoneContract, KeyContract, RequestContract):
+class WithIds(Limited, ExpiryContract, DedupUntilDoneContract, KeyContract, RequestContract, CostContract):
     """The same, for kinds whose messages have ids."""
 
 

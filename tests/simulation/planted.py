@@ -269,7 +269,7 @@ FAULTS: Final = (
     Fault(
         "a rate forgets what was handed out",
         "connection/lua/05_control.lua",
-        "    call('HSET', CONTROL, 'next', written(allowed.next + messages * allowed.interval))\n",
+        "  call('HSET', CONTROL, 'next', written(due))\n",
         "",
         "were handed out in .* ms",
     ),
@@ -283,7 +283,7 @@ FAULTS: Final = (
     Fault(
         "a hold keeps nothing",
         "connection/lua/05_control.lua",
-        "most, after = 0, math.max(after or 0, left)",
+        "most, units, after = 0, 0, math.max(after or 0, left)",
         "after = math.max(after or 0, left)",
         "were handed out while the queue is held",
     ),

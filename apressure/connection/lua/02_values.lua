@@ -8,12 +8,13 @@ local function now()
 end
 
 -- When a message is due that was given as milliseconds from now, or as '@' and milliseconds since 1970; and when it
--- expires, if '!' and the milliseconds until then are behind that; and its key, if '#' and that are behind it.
--- Returns: both, in milliseconds since 1970, with nil for one that does not expire; the key, or ''
+-- expires, if '!' and the milliseconds until then are behind that; what it costs, if '$' and that are behind it; and
+-- its key, if '#' and that are behind it.
+-- Returns: both, in milliseconds since 1970, with nil for one that does not expire; the key, or ''; the cost, or ''
 local function due_time(text)
-  local absolute, due, expires, key = string.match(text, '^(@?)(%d+)!?(%d*)#?(.*)$')
+  local absolute, due, expires, cost, key = string.match(text, '^(@?)(%d+)!?(%d*)%$?(%d*)#?(.*)$')
   due = absolute == '@' and tonumber(due) or now() + tonumber(due)
-  return due, expires ~= '' and now() + tonumber(expires) or nil, key
+  return due, expires ~= '' and now() + tonumber(expires) or nil, key, cost
 end
 
 -- The number in a text of ours, or nil: another program may have written there.

@@ -3,6 +3,8 @@
 -- `count`, `per` (milliseconds) and perhaps `burst` of its rate; `concurrency`, how many messages may be in flight; and
 -- `key_most`, how many of a key, 0 for any number, `key_fair` and perhaps `key_pointer`: see `key_terms`.
 -- `next` is the state of the rate: when as many are due as were handed out, at an even pace (GCRA), in milliseconds.
+-- A message counts for its cost, which may be more than there was left: then `debt` says since when, in milliseconds.
+-- `spent` has the tokens of the latest `spend`s of programs, of which each counts once.
 
 -- Are clients of ours to take nothing?
 local function is_paused()
@@ -38,23 +40,26 @@ end
 -- How many messages may be handed out now. It corrects times, so call it where a step may write.
 -- flying: how many are in flight; nil where that does not matter
 -- Returns: nil, where nothing limits the queue | {most, after = milliseconds until one more may be, nil where one has
---          to be settled first; next and interval: for `spend`}
+--          to be settled first; units = how much these may cost until no more may be handed out; the others: for
+--          `spend`}
 local function allowance(flying)
   local held, longest, number, per, burst, concurrency = unpack(limits_there() or {}, 1, 6)
-  local most, after, last, interval = math.huge, nil, nil, nil
+  local most, after, last, interval, size, ahead, debt = math.huge, nil, nil, nil, nil, nil, nil
   if (number or 0) > 0 and (per or 0) > 0 then
-    local late
-    most, after, last, interval, late = pace_of(number, per, burst, call('HGET', CONTROL, 'next'))
+    local state, late = call('HMGET', CONTROL, 'next', 'debt'), nil
+    debt = state[2]
+    most, after, last, interval, late, size, ahead = pace_of(number, per, burst, state[1], natural(debt or nil))
     if late then call('HSET', CONTROL, 'next', string.format('%.3f', last)) end
     if most >= 1 then after = nil end
   end
+  local units = most
   if held then
     local left = math.min(held - now(), longest or 0)
     if left <= 0 then
       call('HDEL', CONTROL, 'held', 'held_for')
     else
       if held - now() > left then call('HSET', CONTROL, 'held', now() + left) end  -- the clock was set back
-      most, after = 0, math.max(after or 0, left)
+      most, units, after = 0, 0, math.max(after or 0, left)
     end
   end
   if concurrency == 0 then concurrency = nil end
@@ -63,14 +68,37 @@ local function allowance(flying)
     if most == 0 then after = nil end
   end
   if most == math.huge then return nil end
-  return {most = most, after = after, next = last, interval = interval, concurrency = concurrency}
+  return {
+    most = most, after = after, units = units, next = last, interval = interval, size = size, ahead = ahead,
+    debt = debt, concurrency = concurrency,
+  }
 end
 
--- So many messages were handed out under this allowance.
-local function spend(allowed, messages)
-  if allowed and allowed.interval and messages > 0 then
-    call('HSET', CONTROL, 'next', written(allowed.next + messages * allowed.interval))
+-- Messages that cost so much together were handed out under this allowance; below 0, they cost less than was said.
+local function spend(allowed, units)
+  if not (allowed and allowed.interval) or units == 0 then return end
+  local due = allowed.next + units * allowed.interval
+  call('HSET', CONTROL, 'next', written(due))
+  local since = allowed.next - allowed.ahead
+  if due - since > allowed.size * allowed.interval + 0.01 then
+    call('HSET', CONTROL, 'debt', string.format('%.0f', math.floor(since)))
+  elseif allowed.debt then
+    call('HDEL', CONTROL, 'debt')
   end
+end
+
+-- Does a program say that messages have cost so much more, or less, than was counted? ARGV has from first on 'spent',
+-- and how much, ':' and a token: one that was seen before counts no more.
+local function counts_spent(first)
+  if ARGV[first] ~= 'spent' then return false end
+  local units, token = string.match(ARGV[first + 1], '^(%-?%d+):(%x+)$')
+  local seen = redis.pcall('HGET', CONTROL, 'spent')
+  seen = type(seen) == 'string' and seen or ''
+  if not string.find(seen, token, 1, true) then
+    spend(allowance(), tonumber(units))
+    call('HSET', CONTROL, 'spent', string.sub(seen .. token, -1024))
+  end
+  return true
 end
 
 -- Is there a limit of how many are in flight? Then one that is settled makes room for another.
@@ -92,8 +120,9 @@ local function set_limits(first)
       call('HDEL', CONTROL, 'held', 'held_for')
     elseif value == '' then
       call('HDEL', CONTROL, name)
-      if name == 'count' then call('HDEL', CONTROL, 'next') end
+      if name == 'count' then call('HDEL', CONTROL, 'next', 'debt', 'spent') end
     else
+      if name == 'count' then call('HDEL', CONTROL, 'debt') end  -- it was one at another pace
       call('HSET', CONTROL, name, value)
     end
   end

@@ -21,14 +21,15 @@ class Event(NamedTuple):
         contents: Its contents.
         attempts: How often it has been delivered, this time included.
         token: The name of its claim; empty if it was acknowledged at once.
-        expires: What the queue has noted of when it expires, if it was acknowledged at once; empty if it does not.
+        kept: What the queue has noted of it beside its contents, if it was acknowledged at once; otherwise what says
+            its cost, if it has one.
     """
 
     id: bytes
     contents: bytes
     attempts: int = 1
     token: bytes = b""
-    expires: bytes = b""
+    kept: bytes = b""
 
 
 class Popped(NamedTuple):
@@ -132,7 +133,7 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:  # noqa: PLR0912 (o
             ids, contents, attempts, dead, *more = answer[1:]
             events = [Event(*one, token) for one in zip(ids, contents, attempts, strict=True)]
             if more:
-                events = [event._replace(expires=kept) for event, kept in zip(events, more[0], strict=True)]
+                events = [event._replace(kept=kept) for event, kept in zip(events, more[0], strict=True)]
             return Popped(events, dead)
         case b"event":
             return Event(*answer[1:])

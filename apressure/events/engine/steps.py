@@ -184,7 +184,7 @@ class EventSteps(StepSender):
         if events[0].token:
             return self.settle_soon("unseen", [(event.id, event.token) for event in events])
         series = self.series()
-        again = [(event.id, event.contents, event.expires) for event in reversed(events)]
+        again = [(event.id, event.contents, event.kept) for event in reversed(events)]
         return self._soon(lambda on_answer: self.send_push(series, again, True, True, False, on_answer, back=True))
 
     def settle_soon(self, how: str, claims: Sequence[Sequence[bytes]]) -> asyncio.Future[Any]:

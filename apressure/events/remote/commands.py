@@ -26,7 +26,13 @@ from apressure.events.engine.steps import Claim
 from apressure.events.remote.client import OkqClient
 from apressure.events.remote.connection import Attempts, Command, error_of, lacks, replies
 from apressure.events.remote.schedules import RemoteSchedules
-from apressure.exceptions import OutcomeUnknownError, QueueDoesNotExistError, ServerError, ServerTooOldError
+from apressure.exceptions import (
+    OutcomeUnknownError,
+    QueueDoesNotExistError,
+    ServerError,
+    ServerTooOldError,
+    UnsupportedError,
+)
 from apressure.items import Progress
 
 
@@ -364,7 +370,16 @@ class Commands:
         return bool(done) or lost
 
     async def limit(self, changes: Changes, expected: bool = False) -> None:  # noqa: ARG002
-        """Change the limits of the queue: see `LimitSteps`. It is safe to repeat."""
+        """Change the limits of the queue: see `LimitSteps`. It is safe to repeat.
+
+        Raises:
+            UnsupportedError: It says what messages have cost.
+        """
+        if "spent" in changes:
+            raise UnsupportedError(
+                "okq's commands have no costs: spend() needs the address of the Redis or Valkey server. Nothing was "
+                "counted", name=self.name,
+            )  # fmt: skip
         await self.change("QLIMIT", *arguments_of(changes))
 
     async def purge(self, most: int) -> int:

@@ -45,7 +45,7 @@ New = tuple[bytes, bytes, bytes]
 def eta_of(due: Due | None) -> bytes:
     """Return when a task is due, as scripts take it: seconds since 1970, or `+` and milliseconds; nothing for now.
 
-    Behind that, of a task that expires, `!` and the milliseconds until then.
+    Behind that is what `Due.end` says.
     """
     if due is None:
         return b""

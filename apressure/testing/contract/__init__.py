@@ -18,7 +18,8 @@ Each call of `open_queue` opens another object of the same queue, which does not
 
 If the dead letters of your queue tell why, subclass `DeadLetterContract` as well; if it can be paused, `PauseContract`;
 if it can limit its consumers, `LimitContract`; if it knows keys, `KeyContract`; if it refuses repeats, `DedupContract`
-or `DedupUntilDoneContract`; if it takes requests (`ask`), `RequestContract`.
+or `DedupUntilDoneContract`; if it takes requests (`ask`), `RequestContract`; if its rate counts what programs have
+spent, `SpendContract`, and `CostContract` if its messages have costs.
 
 If it has every verb of `VERBS`, as the kinds of queue of apressure have, subclass `WholeContract`: it is these three,
 and `DelayContract`, `ExpiryContract`, `ScheduleContract`, `VerbContract`, `ArgumentContract`, `DeadlineContract`,
@@ -29,6 +30,7 @@ that `deadline=` holds then.
 
 from apressure.testing.contract.arguments import ArgumentContract
 from apressure.testing.contract.cancellation import CancellationContract
+from apressure.testing.contract.costs import CostContract, SpendContract
 from apressure.testing.contract.dead_letters import DeadLetterContract
 from apressure.testing.contract.deadlines import DeadlineContract
 from apressure.testing.contract.dedup import DedupContract, DedupUntilDoneContract
@@ -47,10 +49,34 @@ from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, begun, dra
 from apressure.testing.contract.verbs import VERBS
 
 __all__ = [
-    "ITEMS", "PATIENCE", "VERBS", "ArgumentContract", "CancellationContract", "DeadLetterContract",
-    "DeadlineContract", "DedupContract", "DedupUntilDoneContract", "DelayContract", "EndContract", "ExpiryContract",
-    "FrozenContract", "KeyContract", "LimitContract", "Opener", "PauseContract", "QueueContract", "RequestContract",
-    "ScheduleContract", "VerbContract", "WholeContract", "begun", "drained", "fails", "in_time",
+    "ITEMS",
+    "PATIENCE",
+    "VERBS",
+    "ArgumentContract",
+    "CancellationContract",
+    "CostContract",
+    "DeadLetterContract",
+    "DeadlineContract",
+    "DedupContract",
+    "DedupUntilDoneContract",
+    "DelayContract",
+    "EndContract",
+    "ExpiryContract",
+    "FrozenContract",
+    "KeyContract",
+    "LimitContract",
+    "Opener",
+    "PauseContract",
+    "QueueContract",
+    "RequestContract",
+    "ScheduleContract",
+    "SpendContract",
+    "VerbContract",
+    "WholeContract",
+    "begun",
+    "drained",
+    "fails",
+    "in_time",
 ]  # fmt: skip
 
 

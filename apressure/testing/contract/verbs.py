@@ -6,12 +6,13 @@ import inspect
 import math
 from typing import Any, Final
 
-_TERMS: Final = "delay=None, at=None, expires=None, key=None, dedup_id=None, dedup_window=None, deadline=None"
+_MANY: Final = "delay=None, at=None, expires=None, key=None, cost=1"
+_TERMS: Final = f"{_MANY}, dedup_id=None, dedup_window=None, replace=False, deadline=None"
 
 VERBS: Final = {
     "put": f"(item, timeout=None, *, {_TERMS})",
     "put_nowait": f"(item, *, {_TERMS})",
-    "put_many": "(items, timeout=None, *, delay=None, at=None, expires=None, key=None, deadline=None)",
+    "put_many": f"(items, timeout=None, *, {_MANY}, deadline=None)",
     "get": "(timeout=None, *, deadline=None)",
     "get_nowait": "(*, deadline=None)",
     "get_many": "(max_items, timeout=None, *, deadline=None)",

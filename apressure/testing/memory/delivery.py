@@ -56,6 +56,10 @@ class MemoryDelivery(BatchedDelivery[T]):
         return self.taken.message.id
 
     @property
+    def cost(self) -> int:
+        return self.taken.message.cost
+
+    @property
     def _queue_name(self) -> str:
         return self._driver.name
 

@@ -21,12 +21,17 @@ class StoredLimits:
     def change(self, changes: Changes, now: float) -> None:
         """See `LimitSteps`."""
         for name, value in changes.items():
-            if name == "held":
+            if name == "spent":
+                self.spend(int(str(value).partition(":")[0]), now)
+            elif name == "held":
                 self._held_until = max(self._held_until, now + float(value) / 1000) if value else -math.inf
             elif value is None:
                 self._said.pop(name, None)
             else:
                 self._said[name] = value
+        if "count" in changes and "count" in self._said:
+            _, size, interval = self._pace(now)
+            self._next = min(self._next, now + size * interval)  # the rate may have been slower
 
     def held_for(self, now: float) -> float:
         """Return for how long nothing is handed out."""
@@ -62,7 +67,7 @@ class StoredLimits:
         most, after = math.inf, None
         if "count" in self._said:
             ahead, size, interval = self._pace(now)
-            most = math.floor(size - ahead / interval + 1e-6)
+            most = self.budget(now)
             after = max(0.001, ahead - (size - 1) * interval) if most < 1 else None
         if held := self.held_for(now):
             most, after = 0, max(after or 0.0, held)
@@ -70,16 +75,22 @@ class StoredLimits:
             most, after = free, None if free == 0 else after
         return most, after
 
-    def spend(self, messages: int, now: float) -> None:
-        """So many messages were handed out."""
-        if "count" in self._said and messages:
+    def budget(self, now: float) -> float:
+        """Return what messages may cost together until no more may be handed out."""
+        if "count" not in self._said:
+            return math.inf
+        ahead, size, interval = self._pace(now)
+        return max(0, math.floor(size - ahead / interval + 1e-6))
+
+    def spend(self, units: int, now: float) -> None:
+        """Messages that cost so much together were handed out. Below 0, they have cost less than was said."""
+        if "count" in self._said and units:
             ahead, _, interval = self._pace(now)
-            self._next = now + ahead + messages * interval
+            self._next = now + ahead + units * interval
 
     def _pace(self, now: float) -> tuple[float, int, float]:
         """Return by how much what was handed out is ahead of the rate, how much may come at once, and the interval."""
         count, per, burst = self._said["count"], self._said["per"] / 1000, self._said.get("burst")
         size = burst or max(1, count // 50)
         interval = per / (count if burst else count - size + 1)
-        self._next = min(self._next, now + size * interval)  # the rate may have been slower
         return max(0.0, self._next - now), size, interval

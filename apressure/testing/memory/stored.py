@@ -43,6 +43,7 @@ class Message:
         dead_since: When it became a dead letter, in seconds since 1970.
         expires_at: From when on it is not delivered, by the clock.
         key: The key with which it was put; empty for none.
+        cost: For how many messages it counts against the rate.
         admitted: Its turn among those of its key has come.
     """
 
@@ -55,6 +56,7 @@ class Message:
     dead_since: float = 0.0
     expires_at: float = math.inf
     key: bytes = b""
+    cost: int = 1
     admitted: bool = False
 
     def key_at(self, pointer: str | None) -> bytes:
@@ -293,7 +295,9 @@ class StoredQueue:
         self._check_open(expected)
         accepted = items[: self._room]
         for message_id, data, due in accepted:
-            message = Message(next(self._numbers), message_id, data, key=b"" if due is None else due.key)
+            message = Message(next(self._numbers), message_id, data)
+            if due is not None:
+                message.key, message.cost = due.key, due.cost
             if message.key:
                 self._limits.note_key()
             if due is not None and due.expires is not None:
@@ -331,6 +335,7 @@ class StoredQueue:
         if message is None:
             return False
         message.data, message.attempts, message.error, message.failed = data, 0, b"", 0
+        message.cost = 1 if due is None else due.cost
         expires = None if due is None else due.expires
         message.expires_at = math.inf if expires is None else self._clock() + expires / 1000
         if delayed is not None:
@@ -356,7 +361,8 @@ class StoredQueue:
             return self._wait("paused")
         popped = Popped([], [])
         allowed, after = self._limits.allowance(len(self._claims) if want.lease else None, self._clock())
-        while len(popped.taken) < min(most, allowed) and (message := self._next()) is not None:
+        budget, units = self._limits.budget(self._clock()), 0
+        while len(popped.taken) < min(most, allowed) and units < budget and (message := self._next()) is not None:
             expired = message.expires_at <= self._clock()
             if expired:
                 message.error, message.failed = EXPIRED, message.attempts
@@ -374,7 +380,8 @@ class StoredQueue:
             if claim:
                 self._claims[claim] = message, self._clock() + want.lease / 1000
             popped.taken.append(Taken(message, message.attempts, claim))
-        self._limits.spend(len(popped.taken), self._clock())
+            units += message.cost
+        self._limits.spend(units, self._clock())
         if popped.taken or popped.dead:
             self._change()
             return popped

@@ -1,8 +1,8 @@
 -- Note what the script has put. `put` has a letter for each of its messages, as far as there was room; it is false, if
 -- the script has refused all of them.
 -- The answer becomes {'dedup', a letter for each message that was looked at: 'k' put, 'r' put in the place of another
--- one, 'd' a repeat, 'e' its id is in use, and, behind a space, the packed ids of those that were replaced; the script's
--- answer, where it has refused the next one}
+-- one, 'd' a repeat, 'e' its id is in use, and, behind a space, the packed ids of those that were replaced; the
+-- script's answer, where it has refused the next one}
 local told, ids, place, notes = '', '', 0, {}
 for i = 1, count do
   local letter = letters[i]

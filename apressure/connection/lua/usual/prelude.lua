@@ -20,9 +20,9 @@ end
 -- Returns: nil, if it has none | what `next` becomes then, '' for nothing | false, if this is no usual case
 local function next_pace(control)
   local said = redis.pcall(
-    'HMGET', control, 'count', 'per', 'burst', 'concurrency', 'next', 'paused', 'held', 'held_for'
+    'HMGET', control, 'count', 'per', 'burst', 'concurrency', 'next', 'paused', 'held', 'held_for', 'debt'
   )
-  if said.err or said[6] or said[7] or said[8] then return false end
+  if said.err or said[6] or said[7] or said[8] or said[9] then return false end
   for i = 1, 4 do
     if said[i] and (#said[i] > 13 or not string.find(said[i], '^%d+$')) then return false end
   end

@@ -7,11 +7,12 @@
 
 -- An event that is in line keeps its place and its key, and one that is delayed is due when the new one is.
 local function replace(id, contents, when)
-  local due, expires = due_time(string.sub(when, 2))
+  local due, expires, _, cost = due_time(string.sub(when, 2))
+  local entry = entry_of(cost, expires, contents)
   call('HDEL', ATTEMPTS, id)
   if (error_count() or 0) > 0 then call('HDEL', ERRORS, id) end
   call('HDEL', EXPIRES, id)
-  if expires then call('HSET', EXPIRES, id, expires .. ':' .. digest_of(contents)) end
+  if entry then call('HSET', EXPIRES, id, entry) end
   if call('HEXISTS', LATER, id) == 1 then
     delay({due, id}, {id, contents})
   else
@@ -30,7 +31,8 @@ if #ids + #replacing > 0 then
   local scores, later, ready, contents, ends, keys = {}, {}, {}, {}, {}, {}
   for i = 1, #ids do
     local id, text = ids[i], pairs_[2 * i]
-    local due, expires, key = due_time(ARGV[places[i] + 2])
+    local due, expires, key, cost = due_time(ARGV[places[i] + 2])
+    local entry = entry_of(cost, expires, text)
     if due > now() then
       -- A fraction keeps the order of events that were put together.
       scores[#scores + 1], scores[#scores + 2] = due + 0.0003 * i, id
@@ -40,7 +42,7 @@ if #ids + #replacing > 0 then
       contents[#contents + 1], contents[#contents + 2] = id, text
     end
     if key ~= '' then keys[#keys + 1], keys[#keys + 2] = id, key end
-    if expires then ends[#ends + 1], ends[#ends + 2] = id, expires .. ':' .. digest_of(text) end
+    if entry then ends[#ends + 1], ends[#ends + 2] = id, entry end
   end
   respect_memory_limit()
   forget_attempts(ids)

@@ -6,7 +6,8 @@
 --       9 how many claims the caller has in hand, if it waits for those of others when the queue is closed, or '',
 --       10 '1' to take no more than the caller's share, where several consumers are registered
 -- Returns: {'events', {ids}, {contents}, {attempts}, dead letters as `told` returns them, what was known of those that
---          were acknowledged at once, as push.lua takes it back, if anything} (without ids: there may be more, try again) |
+--          were acknowledged at once, as push.lua takes it back, and of others, if they have costs, what EXPIRES has; if
+--          anything} (without ids: there may be more, try again) |
 --          {'empty', milliseconds, 1 if the queue was created} (to one that does not wait) |
 --          {'watch', milliseconds, created} (watch the queue) | {'turn', milliseconds, created} (wait in line) |
 --          {'draining', milliseconds, created} (closed and empty, but others have events, or some are delayed) |
@@ -63,7 +64,7 @@ if controlled and is_paused() then
 end
 
 local ids, contents, attempts, dead, dropped, looked, bytes = {}, {}, {}, {}, {}, 0, 0
-local kept, more = {}, false
+local kept, more, units = {}, false, 0
 local most = tonumber(ARGV[3])
 local keyed = has_keys()
 if most > 1 and ARGV[10] == '1' then
@@ -90,6 +91,7 @@ while #ids < most and looked < reach and bytes < 1048576 do
       bytes = 1048576
       break
     end
+    if allowed and units >= allowed.units then break end
     taken = taken + 1
     local attempt = (natural(times[i] or nil) or 0) + 1
     if not found[i] then
@@ -109,8 +111,11 @@ while #ids < most and looked < reach and bytes < 1048576 do
       if lease == 0 and (expiring or keyed) then
         local state = keyed and call('HGET', KEYED, 'i' .. some[i])
         kept[#ids] = (state and '#' .. pack(string.sub(state, 2)) or '') .. (ends[i] or '')
-        more = more or kept[#ids] ~= ''
+      else
+        kept[#ids] = string.match(ends[i] or '', '^%$%d+;') or ''
       end
+      more = more or kept[#ids] ~= ''
+      units = units + cost_of(ends[i])
       bytes = bytes + #found[i]
     end
   end
@@ -143,7 +148,7 @@ elseif #ids > 0 then
 end
 leave_lines(gone)
 show_next()
-spend(allowed, #ids)
+spend(allowed, units)
 if looked > 0 or sorted then
   wake_putters(bound)
   if place ~= '' then pass_on(place) end

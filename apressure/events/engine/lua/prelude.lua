@@ -25,8 +25,9 @@ CONTROL = KEYS[16]
 local RESUMED, ERRORS = KEYS[17], KEYS[18]
 -- DELAYED: ids by the time when they are due, in milliseconds. LATER: id -> contents. okq sees neither.
 local DELAYED, LATER = KEYS[19], KEYS[20]
--- EXPIRES: id -> 'milliseconds:digest of the contents' of events that expire. EXPIRED counts, in its field 'count', those
--- that have: dead letters that were never delivered in time.
+-- EXPIRES: id -> 'milliseconds:digest of the contents' of events that expire; before that, '$', the cost of the event and
+-- ';', if it has one. EXPIRED counts, in its field 'count', those that have expired: dead letters that were never delivered
+-- in time.
 local EXPIRES, EXPIRED = KEYS[21], KEYS[22]
 
 WATCH_MS = 6000                -- a client that waits tries again every 5 seconds
@@ -156,8 +157,20 @@ end
 -- Has an event expired? An okq that settles an event leaves its entry: so that counts for the same contents only.
 -- entry: what EXPIRES has, or false
 local function has_expired(entry, contents)
-  local at, digest = string.match(entry or '', '^(%d+):(.*)$')
+  entry = entry or ''
+  local at, digest = string.match(string.match(entry, '^%$%d+;(.*)$') or entry, '^(%d+):(.*)$')
   return natural(at) and natural(at) <= now() and digest == digest_of(contents)
+end
+
+-- What an event costs, by its entry in EXPIRES.
+local function cost_of(entry)
+  return natural(string.match(entry or '', '^%$(%d+);')) or 1
+end
+
+-- The entry in EXPIRES of an event with a cost, '' for none, that expires then, nil for never; nil where it needs none.
+local function entry_of(cost, expires, contents)
+  if cost == '' and not expires then return nil end
+  return (cost ~= '' and '$' .. cost .. ';' or '') .. (expires and expires .. ':' .. digest_of(contents) or '')
 end
 
 -- Forget the keys of events, how often they were delivered, why that failed, and when they expire.

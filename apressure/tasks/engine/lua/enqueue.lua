@@ -1,17 +1,18 @@
 -- Enqueue as many tasks as there is room for, in order, or schedule them (specification: Submission, Schedule Task).
 -- KEYS: those of the prelude
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 '1' if the queue must have been created, 4... tasks (id, parameters,
---       when it is due, as `due_at` reads it, or ''; behind that, '!' and milliseconds if it expires, '#' and its key;
---       before that, '=' if it takes the place of the task with that id, which waits or is scheduled)
+--       when it is due, as `due_at` reads it, or ''; behind that, '!' and milliseconds if it expires, '$' and its
+--       cost, '#' and its key; before that, '=' if it takes the place of the task with that id, which waits or is scheduled)
 -- Returns: {'put', number of tasks that are in the queue} (fewer than were given: it is full) | {'missing'} |
 --          {'corrupt', why} | {'closed'}
 
 -- A task that is in line keeps its place and its key, and one that is scheduled is due when the new one is.
-local function replace(id, parameters, eta, expires)
+local function replace(id, parameters, eta, expires, cost)
   local task = TASK .. id
   call('HSET', task, 'parameters', parameters, 'updated', stamp())  -- first: a full server refuses it
-  call('HDEL', task, 'attempts', 'failure', 'failed_attempt', 'progress', 'progress_message', 'expires')
+  call('HDEL', task, 'attempts', 'failure', 'failed_attempt', 'progress', 'progress_message', 'expires', 'cost')
   if expires then call('HSET', task, 'expires', expires) end
+  if cost ~= '' then call('HSET', task, 'cost', cost) end
   if call('HGET', task, 'status') == 'scheduled' then
     schedule({eta or stamp(), id})
     call('HSET', task, 'eta', eta or stamp())
@@ -25,14 +26,14 @@ if not bound then return created end
 if closed then return {'closed'} end
 local taken = occupied()
 local room = bound > 0 and math.max(0, bound - taken) or math.huge
-local ids, texts, pending, scheduled, expires, keys, replacing = {}, {}, {}, {}, {}, {}, {}
+local ids, texts, pending, scheduled, expires, costs, keys, replacing = {}, {}, {}, {}, {}, {}, {}, {}
 for i = 4, #ARGV, 3 do
-  local replaces, when, milliseconds, key = string.match(ARGV[i + 2], '^(=?)([^!#]*)!?(%d*)#?(.*)$')
+  local replaces, when, milliseconds, cost, key = string.match(ARGV[i + 2], '^(=?)([^!$#]*)!?(%d*)%$?(%d*)#?(.*)$')
   if replaces == '' and #ids >= room then break end
   local eta = when ~= '' and due_at(when)
   local ends = milliseconds ~= '' and now() + tonumber(milliseconds) or nil
   if replaces == '=' then
-    replacing[#replacing + 1] = {ARGV[i], ARGV[i + 1], eta, ends}
+    replacing[#replacing + 1] = {ARGV[i], ARGV[i + 1], eta, ends, cost}
   else
     if eta and tonumber(eta) > tonumber(stamp()) then
       scheduled[#scheduled + 1], scheduled[#scheduled + 2] = eta, ARGV[i]
@@ -40,7 +41,7 @@ for i = 4, #ARGV, 3 do
       pending[#pending + 1] = ARGV[i]
     end
     ids[#ids + 1] = ARGV[i]
-    texts[#ids], expires[#ids] = ARGV[i + 1], ends
+    texts[#ids], expires[#ids], costs[#ids] = ARGV[i + 1], ends, cost ~= '' and cost or nil
     if key ~= '' then keys[#keys + 1], keys[#keys + 2] = ARGV[i], key end
   end
 end
@@ -61,6 +62,7 @@ if count > 0 then
       'created', stamp(), 'updated', stamp()
     )
     if expires[i] then call('HSET', task, 'expires', expires[i]) end
+    if costs[i] then call('HSET', task, 'cost', costs[i]) end
     if waits then
       call('HSET', task, 'eta', scheduled[later - 1])
       later = later + 2
@@ -69,7 +71,7 @@ if count > 0 then
   -- Lists for people: nothing depends on them.
   redis.pcall('ZINCRBY', QUEUES, 0, NAME)
   for i = 1, #ids, CHUNK do redis.pcall('LPUSH', TASKS, unpack(ids, i, math.min(i + CHUNK - 1, #ids))) end
-  for i = 1, #replacing do replace(unpack(replacing[i], 1, 4)) end
+  for i = 1, #replacing do replace(unpack(replacing[i], 1, 5)) end
   record(ARGV[1], count)
   promote()
 end

@@ -60,19 +60,20 @@ if some_left then return with_given_up({'tasks', {}, 0, 0, {}}) end
 local allowed = controlled and allowance(call('ZCARD', LEASES))
 
 -- First it reads.
-local most, found, dead, looked, bytes, seen = tonumber(ARGV[3]), {}, {}, 0, 0, {}
+local most, found, dead, looked, bytes, seen, units = tonumber(ARGV[3]), {}, {}, 0, 0, {}, 0
+local budget = allowed and allowed.units or math.huge
 if allowed then most = math.min(most, allowed.most) end
 local reach, lined_up, gone = 2 * CHUNK, false, {}
 if most > 0 and has_keys() then
   tend_lines()
   reach, lined_up = line_up(most, keys_of)
 end
-while #found < most and looked < reach and bytes < 1048576 do
+while #found < most and looked < reach and bytes < 1048576 and units < budget do
   local some = call('LRANGE', PENDING, -looked - math.min(most - #found, reach - looked, 100), -looked - 1)
   for i = #some, 1, -1 do
     local id = some[i]
     local fields = redis.pcall('HGETALL', TASK .. id)
-    local kept, stale, n, status, attempts, expires, size = {}, nil, 0, nil, nil, nil, 0
+    local kept, stale, n, status, attempts, expires, size, cost = {}, nil, 0, nil, nil, nil, 0, 1
     for j = 1, #fields, 2 do
       local name, value = fields[j], fields[j + 1]
       if name == 'status' then
@@ -85,7 +86,7 @@ while #found < most and looked < reach and bytes < 1048576 do
         stale = stale or {}
         stale[#stale + 1] = name
       elseif not REPLACED[name] then
-        if name == 'parameters' then size = #value end
+        if name == 'parameters' then size = #value elseif name == 'cost' then cost = natural(value) or 1 end
         kept[n + 1], kept[n + 2] = name, value
         n = n + 2
       end
@@ -101,8 +102,8 @@ while #found < most and looked < reach and bytes < 1048576 do
       else
         kept[n + 1], kept[n + 2] = 'attempts', tostring(attempts)
         found[#found + 1] = {id, kept, stale}
-        bytes = bytes + size
-        if bytes >= 1048576 then break end
+        bytes, units = bytes + size, units + cost
+        if bytes >= 1048576 or units >= budget then break end
       end
     elseif not is_undone(id) then
       gone[#gone + 1] = id
@@ -126,7 +127,7 @@ for i = 1, #dead do
     call('HINCRBY', EXPIRED, 'count', 1)
   end
 end
-spend(allowed, #found)
+spend(allowed, units)
 local claim = {}
 if #found > 0 then
   claim = {'status', 'reserved', 'node', listener, 'updated', stamp(), 'token', token}
