@@ -12,7 +12,15 @@ from typing import Any, Final, TypeVar, overload
 
 from apressure import validation
 from apressure.concurrency.backoff import Backoff
-from apressure.exceptions import ExactlyOnceError, PressureError, QueueClosedError
+from apressure.core.dedup import MOST_WINDOW
+from apressure.exceptions import (
+    DuplicateMessageError,
+    ExactlyOnceError,
+    PressureError,
+    QueueClosedError,
+    QueueFullError,
+    QueueInUseError,
+)
 from apressure.protocols import AtomicSource, Delivery, Destination, Move, Mover, Observer, Source
 from apressure.service import handlers
 from apressure.service.dispatcher import Arguments
@@ -78,28 +86,76 @@ class PutThenAcknowledge:
             if accepted < 0 or (interruption is not None and not some):
                 break
             settled += deliveries
-        outcomes = await asyncio.gather(*(delivery.ack() for delivery in settled), return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
+        await _acknowledge(settled)
         if interruption is not None:
             raise interruption
         return None
+
+
+class PutOnceThenAcknowledge:
+    """Moves messages as `PutThenAcknowledge`, and puts no result that the destination has had, by its dedup id.
+
+    Args:
+        destination: Where results go.
+        dedup_id: Returns the id of a result.
+        window: Seconds for which it counts.
+    """
+
+    def __init__(self, destination: Any, dedup_id: Callable[[Any], str], window: float) -> None:
+        self._destination = destination
+        self._dedup_id = dedup_id
+        self._window = window
+
+    def encode(self, item: Any) -> Any:
+        """The destination encodes it."""
+        return item, self._dedup_id(item)
+
+    async def move(self, moves: Sequence[Move]) -> None:
+        """Put the results of the first one, waiting for room, and of those behind it for which there is room now."""
+        with excused(moves[0][0][0]):
+            puts = [
+                self._put(item, dedup_id, None if some is moves[0][1] else 0)
+                for _, some in moves
+                for item, dedup_id in some
+            ]
+            outcomes = iter(await asyncio.gather(*puts, return_exceptions=True))
+        settled: list[Delivery[Any]] = []
+        failure: BaseException | None = None
+        for deliveries, some in moves:
+            failures = [outcome for outcome in (next(outcomes) for _ in some) if outcome is not None]
+            if failures:
+                failure = failures[0]
+                break
+            settled += deliveries
+        await _acknowledge(settled)
+        if failure is not None and not (settled and isinstance(failure, (QueueFullError, QueueInUseError))):
+            raise failure
+
+    async def _put(self, item: Any, dedup_id: str, timeout: float | None) -> None:
+        with contextlib.suppress(DuplicateMessageError):
+            await self._destination.put(item, timeout, dedup_id=dedup_id, dedup_window=self._window)
+
+
+async def _acknowledge(deliveries: Sequence[Delivery[Any]]) -> None:
+    outcomes = await asyncio.gather(*(delivery.ack() for delivery in deliveries), return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
 
 
 @overload
 async def pipe(
     source: Source[T], transform: Callable[[T], Awaitable[R | Many[R] | None] | AsyncIterator[R]],
     destination: Destination[R], *, batch: None = ..., concurrency: int = ..., close: bool = ...,
-    exactly_once: bool | None = ..., lease: float | None = ..., retry: Backoff = ..., shared: bool = ...,
-    observer: Observer | None = ...,
+    exactly_once: bool | None = ..., dedup_id: Callable[[R], str] | None = ..., dedup_window: float | None = ...,
+    lease: float | None = ..., retry: Backoff = ..., shared: bool = ..., observer: Observer | None = ...,
 ) -> Piped: ...  # fmt: skip
 @overload
 async def pipe(
     source: Source[T], transform: Callable[[list[T]], Awaitable[Iterable[R] | None] | AsyncIterator[R]],
     destination: Destination[R], *, batch: int, concurrency: int = ..., close: bool = ...,
-    exactly_once: bool | None = ..., lease: float | None = ..., retry: Backoff = ..., shared: bool = ...,
-    observer: Observer | None = ...,
+    exactly_once: bool | None = ..., dedup_id: Callable[[R], str] | None = ..., dedup_window: float | None = ...,
+    lease: float | None = ..., retry: Backoff = ..., shared: bool = ..., observer: Observer | None = ...,
 ) -> Piped: ...  # fmt: skip
 @validation.elsewhere(max_attempts=validation.MAX_ATTEMPTS_ELSEWHERE)
 async def pipe(
@@ -111,6 +167,8 @@ async def pipe(
     concurrency: int = 1,
     close: bool = False,
     exactly_once: bool | None = None,
+    dedup_id: Callable[[Any], str] | None = None,
+    dedup_window: float | None = None,
     lease: float | None = None,
     retry: Backoff = RETRY,
     shared: bool = False,
@@ -142,6 +200,10 @@ async def pipe(
             destination that is closed already is no error.
         exactly_once: True to raise where it is impossible. False to put first and acknowledge afterwards in any case.
             None for exactly once where it is possible.
+        dedup_id: Returns the `dedup_id` of a result, with which it is put: a result that comes again, or that another
+            program has put with this id, is dropped. So also between two servers, or two kinds of queue, no result is
+            there twice. Each result is put by itself.
+        dedup_window: Seconds for which such an id counts, from when its result was put. Needed with `dedup_id`.
         lease: Seconds after which another process gets the items when this one dies; None for the queue's default.
         retry: How long to pause before a retry; see `serve`.
         shared: Work on the source together with all stages that say so, each item in one of them. Every stage ends when
@@ -158,7 +220,8 @@ async def pipe(
         QueueDoesNotExistError: One of the queues does not exist, or was deleted.
         PressureError: As for `serve`.
         TypeError: The transform is synchronous, or an argument has the wrong type.
-        ValueError: An argument is invalid, or both queues are the same.
+        ValueError: An argument is invalid, or both queues are the same; `dedup_id` comes without `dedup_window`, or
+            with `exactly_once=True`, which needs none.
         BaseException: The transform raised something that is not an `Exception`, such as SystemExit.
 
     Cancelled, it cancels the transforms, waits for them, and gives back every input whose results were not put. The
@@ -169,6 +232,7 @@ async def pipe(
         validation.whole(batch, "batch", 1, _MOST)
     validation.whole(concurrency, "concurrency", 1, _MOST)
     checked_retry(retry)
+    once = _checked_once(dedup_id, dedup_window, exactly_once)
     title = f"the pipe from {source.name!r} to {destination.name!r}"
     arguments = Arguments(
         transform, source, concurrency, False, None, retry, False, 0.0, lease, None, shared, title,
@@ -182,10 +246,14 @@ async def pipe(
                 await stack.enter_async_context(queue)  # type: ignore[arg-type]
         await destination.closed()  # raises where it does not exist
         closing = destination.close if close else None  # not every destination can be closed: that must fail here
-        mover, why = await _mover(source, destination, exactly_once)
-        once = f"at least once, {why}" if why else "exactly once"
+        if once is not None:
+            mover: Mover = PutOnceThenAcknowledge(destination, *once)
+            why = f"and puts each dedup_id once in {once[1]:g} s"
+        else:
+            mover, why = await _mover(source, destination, exactly_once)
+        holds = f"at least once, {why}" if why else "exactly once"
         extra = {"event": "pipe_started", "queue": source.name, "destination": destination.name}
-        logger.info("%s works %s", title, once, extra=extra)
+        logger.info("%s works %s", title, holds, extra=extra)
         plan = Plan(mover, batch)
         handled = failed = 0
         while True:
@@ -198,6 +266,20 @@ async def pipe(
             with contextlib.suppress(QueueClosedError):
                 await closing()
     return Piped(handled, plan.put, failed, exactly_once=not why)
+
+
+def _checked_once(
+    dedup_id: Any, window: float | None, exactly_once: bool | None
+) -> tuple[Callable[[Any], str], float] | None:
+    if dedup_id is None and window is None:
+        return None
+    if dedup_id is None or window is None:
+        raise ValueError("dedup_id= and dedup_window= belong together: give both, or none of them")
+    if not callable(dedup_id):
+        raise TypeError(f"dedup_id must be a function that returns the id of a result, not {type(dedup_id).__name__}")
+    if exactly_once:
+        raise ValueError("exactly_once=True needs no ids: leave out dedup_id=, or exactly_once=")
+    return dedup_id, validation.seconds(window, "dedup_window", most=MOST_WINDOW, above=True)
 
 
 async def _mover(source: Any, destination: Any, exactly_once: bool | None) -> tuple[Mover, str]:
