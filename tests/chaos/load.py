@@ -76,6 +76,8 @@ class Traced:
                 self.marked += 1
             else:
                 row.doubled += 1
+            if again and message in self._unsure:
+                continue  # its acknowledgement was not confirmed, and got lost: it may come late
             between = {one for one, place in places.items() if last < place < places[message]}
             passed_over = between - self._unsure
             # What was put, handed out and lost again before two servers had it comes never: its put said so.

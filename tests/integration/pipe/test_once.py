@@ -23,6 +23,7 @@ from apressure import (
     UnsupportedError,
     pipe,
 )
+from tests import processes
 from tests.integration.conftest import fails, in_time
 from tests.integration.pipe.conftest import begun, drained, items, same
 
@@ -126,7 +127,7 @@ async def test_processes_that_are_killed_double_nothing_between_two_databases(so
         await source.put_many(items(3000))
         await source.close()
         for _ in range(8):
-            process = await asyncio.create_subprocess_exec(sys.executable, "-c", WORKER, url, elsewhere)
+            process = await processes.start(sys.executable, "-c", WORKER, url, elsewhere)
             before = await destination.qsize()
             while await destination.qsize() == before < 3000 and process.returncode is None:
                 await asyncio.sleep(0.002)
