@@ -112,7 +112,8 @@ def due_of(terms: PutTerms | ManyTerms, name: str = "", unable: str = "", keyles
     if cost != 1 and keyless:
         raise UnsupportedError(
             f"the queue {name!r} keeps no cost beside a message: use an EventQueue or TaskQueue with the address of "
-            "its Redis or Valkey server, or leave out cost= and spend() what a message has cost. Nothing was put",
+            f"its Redis or Valkey server, or leave out cost={unable and ', and spend() what a message has cost'}. "
+            "Nothing was put",
             name=name,
         )
     window, replace = given.pop("dedup_window", None), given.pop("replace", False)

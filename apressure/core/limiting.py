@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+from collections.abc import Iterator
 from typing import ClassVar, Final, Protocol, cast
 
 from apressure import validation
@@ -47,7 +49,7 @@ class LimitSteps(Protocol):
 
         Also `key_most` (0 for any number), `key_fair` and `key_pointer`: see `set_key`. None removes a limit. 0 for
         `held` ends a hold; any other number makes it no shorter than it is. Or only `spent`: how much more messages
-        have cost, `:` and a token, of which each counts once.
+        have cost, who says so, and a number, with `:` in between. Each number counts once.
         """
 
 
@@ -59,6 +61,9 @@ class Limiting(Administration):
 
     _keyless: str = ""
     """Why this queue cannot tell the messages of a key, if it cannot."""
+
+    _spender: tuple[str, Iterator[int]] | None = None
+    """What this object is called where it spends: not drawn before, since a process may be forked until then."""
 
     @with_deadline()
     async def set_rate(
@@ -212,7 +217,8 @@ class Limiting(Administration):
         """
         validation.whole(cost, "cost", -MOST, MOST)
         if cost:
-            await self._limit({"spent": f"{cost}:{os.urandom(8).hex()}"})
+            spender, numbers = self._spender = self._spender or (os.urandom(8).hex(), itertools.count(1))
+            await self._limit({"spent": f"{cost}:{spender}:{next(numbers)}"})
 
     async def limits(self, *, deadline: float | None = None) -> Limits:
         """Return the limits of the queue. It raises as `statistics` does."""

@@ -220,7 +220,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
         """Put an item without waiting for room; the arguments are those of `put`.
 
         Returns:
-            The event's id.
+            The event's id; with `replace`, of the one that it has replaced.
 
         Raises:
             QueueFullError: The queue is full. Nothing was put.

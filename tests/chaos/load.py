@@ -62,7 +62,7 @@ class Traced:
         """How many arrivals there were."""
         return len(self._arrivals)
 
-    def settle(self, account: Account) -> Row:
+    def settle(self, account: Account, shared: bool) -> Row:
         """Fill the account with first arrivals; what came again has to say so, and to pass over nothing."""
         row = Row()
         places: dict[bytes, int] = {}
@@ -76,8 +76,8 @@ class Traced:
                 self.marked += 1
             else:
                 row.doubled += 1
-            if again and message in self._unsure:
-                continue  # its acknowledgement was not confirmed, and got lost: it may come late
+            if again and shared and message in self._unsure:
+                continue  # where its acknowledgement got lost, so did the end of its member: that lease has to end
             between = {one for one, place in places.items() if last < place < places[message]}
             passed_over = between - self._unsure
             # What was put, handed out and lost again before two servers had it comes never: its put said so.
@@ -109,7 +109,7 @@ class Load:
         self._rng = rng
         self._durable = durable
         self._pause = pause
-        self._shared = rng.random() < 0.5  # a member, alone: the order is the same
+        self._shared = rng.random() < 0.5  # a member, alone: the order is the same while the server lives
         self._stack = contextlib.AsyncExitStack()
         self._stop = asyncio.Event()
         self._putting: dict[str, list[asyncio.Task[None]]] = {ROLE: [], ONCE: []}
@@ -269,7 +269,7 @@ class Load:
                     await _patiently(lambda name=name: fresh[name].close(PATIENCE))  # type: ignore[misc]
                 stuck += await ended([self._taking[name]])
                 account = self.accounts[name]
-                unmarked = self.trace.settle(account) if name == ROLE else Row()
+                unmarked = self.trace.settle(account, self._shared) if name == ROLE else Row()
                 row = account.row(may_lose=self.doubts if name == ONCE else 0)
                 row.doubled += unmarked.doubled
                 row.out_of_order += unmarked.out_of_order

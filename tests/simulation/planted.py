@@ -409,8 +409,8 @@ FAULTS: Final = (
     Fault(
         "a message in flight is replaced",
         "events/engine/batching.py",
-        "    waiting=\"return redis.call('HEXISTS', KEYS[20], id) == 1 or not redis.call('LPOS', KEYS[2], id)\",\n",
-        '    waiting="return true",\n',
+        "  if redis.call('HEXISTS', KEYS[20], id) == 1 then return true end\n",
+        "  if true then return true end\n",
         "lost: ",
     ),
     Fault(

@@ -31,7 +31,9 @@ def test_the_places_are_those_of_the_keys(how: PutScript, keys: tuple[bytes, ...
     assert keys[how.record - 1].endswith(b":7")
     assert [keys[int(place) - 1] for place in re.findall(r"KEYS\[(\d+)\]", how.unfinished)] == named
     waiting = [keys[int(place) - 1] for place in re.findall(r"KEYS\[(\d+)\]", how.waiting)]
-    assert waiting == ([EVENTS.ours[15], EVENTS.claimed] if how is events.PUT_ONCE else named)
+    claims = [EVENTS.unclaimed, EVENTS.ours[2], EVENTS.claimed, EVENTS.ours[2], EVENTS.claimed]
+    assert waiting == ([EVENTS.ours[15], *claims] if how is events.PUT_ONCE else named)
+    assert EVENTS.ours[2].endswith(b":expiry")
     assert EVENTS.ours[15].endswith(b":later")
 
 

@@ -4,7 +4,8 @@
 -- `key_most`, how many of a key, 0 for any number, `key_fair` and perhaps `key_pointer`: see `key_terms`.
 -- `next` is the state of the rate: when as many are due as were handed out, at an even pace (GCRA), in milliseconds.
 -- A message counts for its cost, which may be more than there was left: then `debt` says since when, in milliseconds.
--- `spent` has the tokens of the latest `spend`s of programs, of which each counts once.
+-- `spent` says which `spend`s have been counted: 'SPENDER:NUMBER;' for each of those that have spent lately, the latest
+-- one last. The numbers of a spender come in order.
 
 -- Are clients of ours to take nothing?
 local function is_paused()
@@ -88,17 +89,26 @@ local function spend(allowed, units)
 end
 
 -- Does a program say that messages have cost so much more, or less, than was counted? ARGV has from first on 'spent',
--- and how much, ':' and a token: one that was seen before counts no more.
-local function counts_spent(first)
-  if ARGV[first] ~= 'spent' then return false end
-  local units, token = string.match(ARGV[first + 1], '^(%-?%d+):(%x+)$')
-  local seen = redis.pcall('HGET', CONTROL, 'spent')
-  seen = type(seen) == 'string' and seen or ''
-  if not string.find(seen, token, 1, true) then
-    spend(allowance(), tonumber(units))
-    call('HSET', CONTROL, 'spent', string.sub(seen .. token, -1024))
+-- and how much, the spender and its number, with ':' in between: one that was counted before is not counted again.
+-- Returns: nil, if it says something else | how much
+local function count_spent(first)
+  if ARGV[first] ~= 'spent' then return nil end
+  local units, spender, number = string.match(ARGV[first + 1], '^(%-?%d+):(%x+):(%d+)$')
+  local allowed = allowance()
+  if not (allowed and allowed.interval) then return 0 end
+  local said, last, others = redis.pcall('HGET', CONTROL, 'spent'), 0, {}
+  for other, latest in string.gmatch(type(said) == 'string' and said or '', '(%x+):(%d+);') do
+    if other == spender then
+      last = tonumber(latest)
+    else
+      others[#others + 1] = other .. ':' .. latest .. ';'
+    end
   end
-  return true
+  if tonumber(number) <= last then return 0 end
+  spend(allowed, tonumber(units))
+  others[#others + 1] = spender .. ':' .. number .. ';'
+  call('HSET', CONTROL, 'spent', table.concat(others, '', math.max(1, #others - 99)))
+  return tonumber(units)
 end
 
 -- Is there a limit of how many are in flight? Then one that is settled makes room for another.
@@ -110,6 +120,7 @@ end
 -- Change limits: names and values in ARGV from first on. '' removes one. `held` is milliseconds from now: 0 ends a
 -- hold, and any other number makes it no shorter than it is.
 local function set_limits(first)
+  local PACE = {count = true, per = true, burst = true}
   for i = first, #ARGV, 2 do
     local name, value = ARGV[i], ARGV[i + 1]
     if name == 'held' and tonumber(value) > 0 then
@@ -122,7 +133,8 @@ local function set_limits(first)
       call('HDEL', CONTROL, name)
       if name == 'count' then call('HDEL', CONTROL, 'next', 'debt', 'spent') end
     else
-      if name == 'count' then call('HDEL', CONTROL, 'debt') end  -- it was one at another pace
+      -- What is ahead was so at another pace.
+      if PACE[name] and call('HGET', CONTROL, name) ~= value then call('HDEL', CONTROL, 'debt') end
       call('HSET', CONTROL, name, value)
     end
   end

@@ -20,11 +20,17 @@ from apressure.events.engine.waits import EventWaits
 PUT_ONCE: Final = PutScript(
     name="delay", record=26, sequence=1, head=3, width=3, put="answer[1] == 'pushed' and answer[2]",
     unfinished="return redis.call('HEXISTS', KEYS[3], id) == 1 or redis.call('HEXISTS', KEYS[20], id) == 1",
-    waiting="return redis.call('HEXISTS', KEYS[20], id) == 1 or not redis.call('LPOS', KEYS[2], id)",
+    waiting="""\
+  if redis.call('HEXISTS', KEYS[20], id) == 1 then return true end
+  if redis.call('EXISTS', KEYS[1] .. ':lock:' .. id) == 1 then return false end
+  local indexed = redis.call('ZCARD', KEYS[7]) == redis.call('LLEN', KEYS[2])
+  if indexed then return not redis.call('ZSCORE', KEYS[7], id) end
+  return not redis.call('LPOS', KEYS[2], id)
+""",
 )  # fmt: skip
 """How events with a dedup id are put; those that are not done have contents in `:items` or `:later`.
 
-An event is in flight from when its id is in `:claimed`.
+An event is in flight while its id is in `:claimed`, which may be long, and with okq while it has a lock.
 """
 
 Pair = tuple[bytes, bytes]

@@ -20,6 +20,7 @@ class StoredLimits:
 
     def change(self, changes: Changes, now: float) -> None:
         """See `LimitSteps`."""
+        before = dict(self._said)
         for name, value in changes.items():
             if name == "spent":
                 self.spend(int(str(value).partition(":")[0]), now)
@@ -29,7 +30,7 @@ class StoredLimits:
                 self._said.pop(name, None)
             else:
                 self._said[name] = value
-        if "count" in changes and "count" in self._said:
+        if "count" in self._said and self._said != before:
             _, size, interval = self._pace(now)
             self._next = min(self._next, now + size * interval)  # the rate may have been slower
 

@@ -342,6 +342,7 @@ class StoredQueue:
             self._delayed = [one for one in self._delayed if one[1] is not delayed]
             heapq.heapify(self._delayed)
             self._delay(delayed, due or Due(0))
+            delayed.admitted = False
         self._change()
         return True
 

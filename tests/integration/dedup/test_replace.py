@@ -19,6 +19,7 @@ from apressure import (
     Durability,
     DurabilityError,
     EventQueue,
+    QueueEmptyError,
     QueueFullError,
     Retry,
     ServerError,
@@ -71,6 +72,53 @@ async def test_it_keeps_its_place_in_the_line_of_its_key(kind: Kind, url: str) -
         await other.ack()
         assert [await in_time(queue.get()) for _ in range(3)] == ["b2", "c1", "a2"]
         await queue.delete()
+
+
+async def test_a_retry_that_was_replaced_keeps_no_other_of_its_key(kind: Kind, url: str) -> None:
+    async with kind("jobs", url=url, codec="text") as queue:
+        await queue.create()
+        await queue.put("a1", key="one", dedup_id="a", replace=True)
+        await queue.put("b1", key="one")
+        waiting = asyncio.ensure_future(queue.receive_many(1))
+        delivery = (await in_time(waiting))[0]
+        await delivery.nack(delay=3600.0)
+        following = asyncio.ensure_future(queue.receive())
+        await asyncio.sleep(0.05)
+        assert not following.done()  # the retry comes first
+        await queue.put("a2", key="one", dedup_id="a", replace=True, delay=0.1)
+        following = await in_time(following)
+        assert following.item == "b1"
+        await fails(QueueEmptyError, queue.receive(timeout=0.15))
+        await following.ack()
+        assert await in_time(queue.get()) == "a2"
+        await queue.delete()
+
+
+async def test_while_an_okq_acknowledges_the_older_one(url: str, db: redis.Redis) -> None:
+    """It removes the claim first, then the contents and the lock."""
+    async with EventQueue("jobs", url=url) as queue:
+        await queue.create()
+        event_id = await queue.put(b"1", dedup_id="a")
+        await queue.receive()
+        assert db.lrem("queue:{jobs}:claimed", 1, event_id) == 1
+        assert await queue.put(b"2", dedup_id="a", replace=True) != event_id
+        db.hdel("queue:{jobs}:items", event_id)
+        db.delete(f"queue:{{jobs}}:lock:{event_id}")
+        assert await in_time(queue.get()) == b"2"
+        await queue.delete()
+
+
+async def test_many_in_flight_and_claims_of_an_okq(url: str, db: redis.Redis) -> None:
+    async with EventQueue("jobs", url=url) as queue:
+        await queue.create()
+        ids = [await queue.put(b"%d" % number, dedup_id=f"{number}") for number in range(6)]
+        deliveries = await queue.receive_many(2)
+        db.rpoplpush("queue:{jobs}", "queue:{jobs}:claimed")  # as okq claims one, which no index has yet
+        replaced = [await queue.put(b"new", dedup_id=f"{number}", replace=True) for number in range(6)]
+        assert [one in ids for one in replaced] == [False, False, False, True, True, True]
+        for delivery in deliveries:
+            await delivery.ack()
+        db.flushdb()
 
 
 async def test_a_retry_in_its_pause_is_replaced(kind: Kind, url: str) -> None:

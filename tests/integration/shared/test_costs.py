@@ -71,15 +71,15 @@ async def test_each_spend_counts_for_what_it_says(queue: Any, kind: Kind, db: re
 
 async def test_a_spend_whose_step_is_sent_again_counts_once(queue: Any, kind: Kind, db: redis.Redis) -> None:
     await queue.set_rate(100, per=HOUR, burst=10)
-    change = {"spent": "5:0123456789abcdef"}
-    for _ in range(3):
-        await queue._limit(change)
-    assert ahead(db, kind) == pytest.approx(5 * 36, abs=2)
+    for number in (1, 1, 2, 1, 2):
+        await queue._limit({"spent": f"5:0123456789abcdef:{number}"})
+    assert ahead(db, kind) == pytest.approx(10 * 36, abs=2)
     await asyncio.gather(*(queue.spend(1) for _ in range(100)))
-    await queue._limit({"spent": "5:fedcba9876543210"})
-    await queue._limit({"spent": "5:fedcba9876543210"})
+    await queue._limit({"spent": "5:0123456789abcdef:2"})
     assert ahead(db, kind) == pytest.approx(110 * 36, abs=2)
-    assert db.hstrlen(CONTROL[kind], "spent") <= 1024
+    for number in range(200):
+        await queue._limit({"spent": f"1:{number:016x}:1"})
+    assert db.hget(CONTROL[kind], "spent").count(b";") == 100
 
 
 async def test_a_lost_reply_to_spend(kind: Kind, own: EmbeddedServer) -> None:
@@ -109,6 +109,39 @@ async def test_a_debt_outlives_no_clock_that_was_set_back(queue: Any, kind: Kind
     assert await in_time(queue.get()) == "1"
     db.hset(CONTROL[kind], mapping={"next": f"{later:.3f}", "debt": f"{later - 2 * HOUR * 1000:.0f}"})
     await fails(QueueEmptyError, queue.get(timeout=0.1))  # a debt of two hours
+
+
+async def test_without_a_rate_nothing_is_noted(queue: Any, kind: Kind, db: redis.Redis) -> None:
+    await queue.spend(5)
+    await queue.spend(-5)
+    assert not db.exists(CONTROL[kind])
+
+
+async def test_the_same_rate_again_forgives_no_debt(queue: Any, kind: Kind, db: redis.Redis) -> None:
+    await queue.put("1")
+    await queue.set_rate(10, per=HOUR, burst=2)
+    await queue.spend(50)
+    await queue.set_rate(10, per=HOUR, burst=2)
+    assert ahead(db, kind) == pytest.approx(50 * 360, abs=2)
+    await fails(QueueEmptyError, queue.get_nowait())
+    await queue.set_rate(10, per=HOUR, burst=3)
+    await fails(QueueEmptyError, queue.get_nowait())
+    assert ahead(db, kind) == pytest.approx(3 * 360, abs=2)
+
+
+async def test_a_delivery_whose_reply_was_lost_says_its_cost(keeping: Kind, own: EmbeddedServer) -> None:
+    with redis.Redis.from_url(own.url) as there:
+        async with keeping("jobs", url=own.url, codec="text") as queue:
+            await queue.create()
+            for _ in range(5):
+                await queue.put("x" * 1_000_000, cost=7)
+                receiving = asyncio.ensure_future(queue.receive())
+                await asyncio.sleep(0)
+                there.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+                delivery = await in_time(receiving)
+                assert delivery.cost == 7
+                await delivery.ack()
+            await queue.delete()
 
 
 async def test_damaged_fields_keep_nothing_back(queue: Any, kind: Kind, db: redis.Redis) -> None:

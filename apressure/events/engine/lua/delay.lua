@@ -5,8 +5,9 @@
 --       waits or is delayed)
 -- Returns: those of push.lua
 
--- An event that is in line keeps its place and its key, and one that is delayed is due when the new one is.
-local function replace(id, contents, when)
+-- An event that is in line keeps its place, and one that is delayed is due when the new one is. It keeps its key; a
+-- retry in its pause no longer has its turn.
+local function replace(id, contents, when, number)
   local due, expires, _, cost = due_time(string.sub(when, 2))
   local entry = entry_of(cost, expires, contents)
   call('HDEL', ATTEMPTS, id)
@@ -14,7 +15,12 @@ local function replace(id, contents, when)
   call('HDEL', EXPIRES, id)
   if entry then call('HSET', EXPIRES, id, entry) end
   if call('HEXISTS', LATER, id) == 1 then
-    delay({due, id}, {id, contents})
+    delay({due + 0.0003 * number, id}, {id, contents})
+    local key = string.match(call('HGET', KEYED, 'i' .. id) or '', '^a(.+)$')
+    if key then
+      leave_lines({id})
+      note_keys({id, key})
+    end
   else
     call('HSET', ITEMS, id, contents)
   end
@@ -54,7 +60,13 @@ if #ids + #replacing > 0 then
   publish(ready)
   push('HSET', ITEMS, contents)
   push('LPUSH', UNCLAIMED, ready)
-  for i = 1, #replacing do replace(unpack(ARGV, replacing[i], replacing[i] + 2)) end
-  if #replacing > 0 then promote() end
+  for i = 1, #replacing do
+    local id, text, when = unpack(ARGV, replacing[i], replacing[i] + 2)
+    replace(id, text, when, i)
+  end
+  if #replacing > 0 then
+    promote()
+    show_next()
+  end
 end
 return answer_put(letters, bound)

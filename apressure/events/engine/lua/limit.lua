@@ -1,13 +1,15 @@
 -- Change the limits of a queue, and have clients that wait for events look again. Safe to repeat.
 -- KEYS: those of the prelude
 -- ARGV: 1 '1' if the queue must have been created, 2... names and values, as `set_limits` reads them, or as
---       `counts_spent` does
+--       `count_spent` does
 -- Returns: {'done'} | {'missing'} | {'corrupt', why}
 local bound, created = state(ARGV[1] == '1')
 if not bound then return created end
 if call('EXISTS', UNCLAIMED, CLAIMED, ITEMS, CONSUMERS, BOUND, CONTROL) == 0 then return {'missing'} end
 ignore_memory_limit()  -- consumers of a full server can be slowed down, too
-if not counts_spent(2) then
+local spent = count_spent(2)
+if spent and spent >= 0 then return {'done'} end  -- nobody gets anything sooner
+if not spent then
   local limited = limits_keys()
   set_limits(2)
   renew_lines(limited)

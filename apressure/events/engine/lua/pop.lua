@@ -35,15 +35,17 @@ end
 local before = recall(ARGV[1], ARGV[2])
 if before and before ~= '' then
   -- The reply to this very step was lost: answer again with what is still claimed by it.
-  local ids, contents, attempts = {}, {}, {}
+  local ids, contents, attempts, costs, more = {}, {}, {}, {}, false
   for _, id in ipairs(unpack_all(before)) do
     local found = call('GET', lock_of(id)) == token and call('HGET', ITEMS, id)
     if found then
       ids[#ids + 1], contents[#contents + 1] = id, found
       attempts[#attempts + 1] = (natural(call('HGET', ATTEMPTS, id)) or 0) + 1
+      costs[#ids] = shown_cost(call('HGET', EXPIRES, id))
+      more = more or costs[#ids] ~= ''
     end
   end
-  return {'events', ids, contents, attempts, 0}
+  return {'events', ids, contents, attempts, 0, more and costs or nil}
 elseif before then
   return {'events', {}, {}, {}, 0}
 end
@@ -112,7 +114,7 @@ while #ids < most and looked < reach and bytes < 1048576 do
         local state = keyed and call('HGET', KEYED, 'i' .. some[i])
         kept[#ids] = (state and '#' .. pack(string.sub(state, 2)) or '') .. (ends[i] or '')
       else
-        kept[#ids] = string.match(ends[i] or '', '^%$%d+;') or ''
+        kept[#ids] = shown_cost(ends[i])
       end
       more = more or kept[#ids] ~= ''
       units = units + cost_of(ends[i])

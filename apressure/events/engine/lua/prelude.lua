@@ -167,6 +167,11 @@ local function cost_of(entry)
   return natural(string.match(entry or '', '^%$(%d+);')) or 1
 end
 
+-- The part of such an entry that says the cost, or ''.
+local function shown_cost(entry)
+  return string.match(entry or '', '^%$%d+;') or ''
+end
+
 -- The entry in EXPIRES of an event with a cost, '' for none, that expires then, nil for never; nil where it needs none.
 local function entry_of(cost, expires, contents)
   if cost == '' and not expires then return nil end

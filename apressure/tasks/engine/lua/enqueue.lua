@@ -6,7 +6,8 @@
 -- Returns: {'put', number of tasks that are in the queue} (fewer than were given: it is full) | {'missing'} |
 --          {'corrupt', why} | {'closed'}
 
--- A task that is in line keeps its place and its key, and one that is scheduled is due when the new one is.
+-- A task that is in line keeps its place, and one that is scheduled is due when the new one is. It keeps its key; a retry
+-- in its pause no longer has its turn.
 local function replace(id, parameters, eta, expires, cost)
   local task = TASK .. id
   call('HSET', task, 'parameters', parameters, 'updated', stamp())  -- first: a full server refuses it
@@ -16,6 +17,11 @@ local function replace(id, parameters, eta, expires, cost)
   if call('HGET', task, 'status') == 'scheduled' then
     schedule({eta or stamp(), id})
     call('HSET', task, 'eta', eta or stamp())
+    local key = string.match(call('HGET', KEYED, 'i' .. id) or '', '^a(.+)$')
+    if key then
+      leave_lines({id})
+      note_keys({id, key})
+    end
   end
 end
 
@@ -74,5 +80,6 @@ if count > 0 then
   for i = 1, #replacing do replace(unpack(replacing[i], 1, 5)) end
   record(ARGV[1], count)
   promote()
+  if #replacing > 0 then show_next() end
 end
 return {'put', tostring(count)}

@@ -1,14 +1,14 @@
 -- Change the limits of the queue, and have nodes that wait look again. Safe to repeat.
 -- KEYS: those of the prelude
 -- ARGV: 1 '1' if the queue must have been created, 2... names and values, as `set_limits` reads them, or as
---       `counts_spent` does
+--       `count_spent` does
 -- Returns: {'done'} | {'missing'} | {'corrupt', why}
 local bound, created = state(ARGV[1] == '1')
 if not bound then return created end
 if not (created or is_known()) then return {'missing'} end
 ignore_memory_limit()  -- nodes of a full server can be slowed down, too
-tell()
-if not counts_spent(2) then
+if ARGV[2] ~= 'spent' or string.sub(ARGV[3], 1, 1) == '-' then tell() end  -- otherwise nobody gets anything sooner
+if not count_spent(2) then
   local limited = limits_keys()
   set_limits(2)
   renew_lines(limited)
