@@ -12,6 +12,7 @@ import redis
 
 from apressure import AsyncQueue, Client, EventQueue, FileQueue, QueueEmptyError, TaskQueue, UnsupportedError, sync
 from apressure.embedded import EmbeddedServer
+from tests.integration.acl_roles import allow, documented
 from tests.integration.commands import Commands
 from tests.integration.conftest import fails, in_time
 from tests.integration.events.remote.conftest import serving
@@ -226,6 +227,20 @@ async def test_kinds_that_keep_no_costs(url: str, tmp_path: Any) -> None:
         await fails(UnsupportedError, queue.put(b"1", cost=2), "keeps no cost")
         await fails(UnsupportedError, queue.spend(1), "Nothing was counted")
         await queue.delete()
+
+
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+async def test_the_documented_rights_of_a_role_are_enough(own: EmbeddedServer, role: str) -> None:
+    async with AsyncQueue("orders", url=own.url) as owner:
+        await owner.create()
+        async with AsyncQueue("orders", url=allow(own, role, documented(plain=False)[role])) as queue:
+            await queue.set_rate(10, per=HOUR, burst=10)
+            await queue.spend(4)
+            await queue.spend(-2)
+            await queue.hold(5)
+            await queue.hold(0)
+            await queue.set_rate(None)
+        await owner.delete()
 
 
 def test_without_asyncio(url: str) -> None:
