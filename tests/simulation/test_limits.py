@@ -180,6 +180,8 @@ class Limits:
                     await queue.set_rate(None)
                 elif what == 2 and not self.troubles:
                     await queue.set_rate(1, per=LONG)
+                elif what == 3 and sim.draw(2):
+                    await queue.spend((1, 3, 20)[sim.draw(3)])  # so that less is handed out, and never more
                 else:
                     per, burst = (0.1, 1.0, 3.0)[sim.draw(3)], (None, None, 1, 4)[sim.draw(4)]
                     await queue.set_rate((1, 3, 10, 120)[sim.draw(4)], per=per, burst=burst)
