@@ -12,6 +12,8 @@ Usage: python -m tests.benchmarks.control [--quick] [--against DIRECTORY] [--kin
 - "limited / plain": items a second through a queue with a rate that is never reached and a limit of concurrency, as a
   ratio to one without limits.
 - "once / plain": items a second, each put with a dedup id of its own and a window, as a ratio to none.
+- "costs / plain": the same, each put with a cost, through a queue with a rate that is never reached.
+- "replacing / once": puts a second that each replace the item that waits, as a ratio to "once", which puts and gets.
 - "keys / plain": items a second, each put with one of 10,000 keys, as a ratio to none.
 - "beside parked": the same while 100,000 items wait in the line of another key, as a ratio to none of them.
 - "ask / by hand": requests a second, one at a time, each put, handled by a `serve(reply=True)` of the same process and
@@ -53,7 +55,7 @@ KINDS: Final = ("AsyncQueue", "EventQueue", "TaskQueue", "FileQueue")
 GOALS: Final = {
     "delayed / plain": 0.7, "beside ten": 0.7, "beside many / ten": 0.9, "late": 50.0, "late beside": 50.0,
     "limited / plain": 0.8, "once / plain": 0.6, "keys / plain": 0.5, "beside parked": 0.9,
-    "ask / by hand": 0.3,
+    "ask / by hand": 0.3, "costs / plain": 0.5, "replacing / once": 1.0,
     "plain / before": 0.98,
 }  # fmt: skip
 """The least ratios, and the most milliseconds."""
@@ -76,6 +78,16 @@ def once() -> dict[str, Any]:
 def keyed() -> dict[str, Any]:
     """Return one of 10,000 keys."""
     return {"key": f"customer-{random.randrange(10_000)}"}
+
+
+async def replaced(queue: Any, item: Any, count: int) -> float:
+    """Return how many puts a second replace the item that waits, one at a time."""
+    begun = time.perf_counter()
+    for _ in range(count):
+        await queue.put(item, dedup_id="document", replace=True)
+    elapsed = time.perf_counter() - begun
+    await queue.get()
+    return count / elapsed
 
 
 async def rate(queue: Any, item: Any, count: int, terms: Callable[[], dict[str, Any]] = usual) -> float:
@@ -201,7 +213,15 @@ async def measure(kind: str, url: str, count: int, kept: int) -> dict[str, float
             }
             found = await fastest(turns, count // BURST)
             figures["once / plain"] = found["once"] / found["plain"]
+            put_once = found["once"]
         if kind in ("EventQueue", "TaskQueue"):
+            costly = functools.partial(rate, queues["limited"], item, BURST, lambda: {"cost": 3})
+            found = await fastest(
+                {"costs": costly, "plain": functools.partial(rate, queues["plain"], item, BURST)}, count // BURST
+            )
+            figures["costs / plain"] = found["costs"] / found["plain"]
+            replacing = functools.partial(replaced, queues["plain"], item, BURST)
+            figures["replacing / once"] = (await fastest({"one": replacing}, count // BURST))["one"] / put_once
             for name in ("keys", "parked"):
                 queues[name], _ = await stack.enter_async_context(opened(kind, url, name))
                 await queues[name].create()
