@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from apressure.core.dedup import duplicate
+from apressure.core.packed import unpack_all
 from apressure.core.putting import P, PuttingLane
 from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError
@@ -29,13 +30,8 @@ class Answer(NamedTuple):
     @classmethod
     def read(cls, text: bytes, refusal: Any = None) -> Answer:
         """Read the answer of a script."""
-        letters, _, packed = text.partition(b" ")
-        replaced = []
-        while packed:
-            size, _, packed = packed.partition(b":")
-            replaced.append(packed[: int(size)])
-            packed = packed[int(size) :]
-        return cls(letters, replaced, refusal)
+        letters, _, replaced = text.partition(b" ")
+        return cls(letters, unpack_all(replaced), refusal)
 
 
 def has_put(text: bytes) -> bool:

@@ -63,8 +63,7 @@ class EventDelivery(BatchedDelivery[T]):
 
     @property
     def cost(self) -> int:
-        cost, _, _ = self._kept[1:].partition(b";")
-        return int(cost) if self._kept[:1] == b"$" else 1
+        return int(self._kept[1:-1] or 1)  # `$`, the cost and `;`
 
     @property
     def in_hand(self) -> bool:

@@ -99,12 +99,15 @@ class PutOnceThenAcknowledge:
         destination: Where results go.
         dedup_id: Returns the id of a result.
         window: Seconds for which it counts.
+
+    Attributes:
+        window: As given.
     """
 
     def __init__(self, destination: Any, dedup_id: Callable[[Any], str], window: float) -> None:
         self._destination = destination
         self._dedup_id = dedup_id
-        self._window = window
+        self.window = window
 
     def encode(self, item: Any) -> Any:
         """The destination encodes it."""
@@ -114,8 +117,8 @@ class PutOnceThenAcknowledge:
         """Put the results of the first one, waiting for room, and of those behind it for which there is room now."""
         with excused(moves[0][0][0]):
             puts = [
-                self._put(item, dedup_id, None if some is moves[0][1] else 0)
-                for _, some in moves
+                self._put(item, dedup_id, 0 if place else None)
+                for place, (_, some) in enumerate(moves)
                 for item, dedup_id in some
             ]
             outcomes = iter(await asyncio.gather(*puts, return_exceptions=True))
@@ -133,7 +136,7 @@ class PutOnceThenAcknowledge:
 
     async def _put(self, item: Any, dedup_id: str, timeout: float | None) -> None:
         with contextlib.suppress(DuplicateMessageError):
-            await self._destination.put(item, timeout, dedup_id=dedup_id, dedup_window=self._window)
+            await self._destination.put(item, timeout, dedup_id=dedup_id, dedup_window=self.window)
 
 
 async def _acknowledge(deliveries: Sequence[Delivery[Any]]) -> None:
@@ -232,7 +235,7 @@ async def pipe(
         validation.whole(batch, "batch", 1, _MOST)
     validation.whole(concurrency, "concurrency", 1, _MOST)
     checked_retry(retry)
-    once = _checked_once(dedup_id, dedup_window, exactly_once)
+    once = _once(destination, dedup_id, dedup_window, exactly_once)
     title = f"the pipe from {source.name!r} to {destination.name!r}"
     arguments = Arguments(
         transform, source, concurrency, False, None, retry, False, 0.0, lease, None, shared, title,
@@ -246,11 +249,7 @@ async def pipe(
                 await stack.enter_async_context(queue)  # type: ignore[arg-type]
         await destination.closed()  # raises where it does not exist
         closing = destination.close if close else None  # not every destination can be closed: that must fail here
-        if once is not None:
-            mover: Mover = PutOnceThenAcknowledge(destination, *once)
-            why = f"and puts each dedup_id once in {once[1]:g} s"
-        else:
-            mover, why = await _mover(source, destination, exactly_once)
+        mover, why = await _mover(source, destination, exactly_once, once)
         holds = f"at least once, {why}" if why else "exactly once"
         extra = {"event": "pipe_started", "queue": source.name, "destination": destination.name}
         logger.info("%s works %s", title, holds, extra=extra)
@@ -268,9 +267,9 @@ async def pipe(
     return Piped(handled, plan.put, failed, exactly_once=not why)
 
 
-def _checked_once(
-    dedup_id: Any, window: float | None, exactly_once: bool | None
-) -> tuple[Callable[[Any], str], float] | None:
+def _once(
+    destination: Any, dedup_id: Any, window: float | None, exactly_once: bool | None
+) -> PutOnceThenAcknowledge | None:
     if dedup_id is None and window is None:
         return None
     if dedup_id is None or window is None:
@@ -279,11 +278,16 @@ def _checked_once(
         raise TypeError(f"dedup_id must be a function that returns the id of a result, not {type(dedup_id).__name__}")
     if exactly_once:
         raise ValueError("exactly_once=True needs no ids: leave out dedup_id=, or exactly_once=")
-    return dedup_id, validation.seconds(window, "dedup_window", most=MOST_WINDOW, above=True)
+    window = validation.seconds(window, "dedup_window", most=MOST_WINDOW, above=True)
+    return PutOnceThenAcknowledge(destination, dedup_id, window)
 
 
-async def _mover(source: Any, destination: Any, exactly_once: bool | None) -> tuple[Mover, str]:
+async def _mover(
+    source: Any, destination: Any, exactly_once: bool | None, once: PutOnceThenAcknowledge | None
+) -> tuple[Mover, str]:
     """Return what moves messages, and why that is not exactly once; an empty string where it is."""
+    if once is not None:
+        return once, f"and puts each dedup_id once in {once.window:g} s"
     if exactly_once is False:
         return PutThenAcknowledge(destination), "as asked for by exactly_once=False"
     try:

@@ -227,8 +227,7 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
             await self._put(Put([(task_id, parameters, eta)], self._expected), timeout)
         else:
             put = Put([(task_id, parameters, eta, dedup)], self._expected)
-            await self._put(put, timeout, self._once)
-            task_id = put.replaced or task_id
+            task_id = await self._put(put, timeout, self._once) or task_id
         return task_id.decode()
 
     async def _ask(self, message: bytes, timeout: float, terms: Pressing) -> Any:
@@ -266,10 +265,11 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
                     asker.replied(task_id, task.result)
             return
 
-    async def _put(self, put: Put, timeout: float | None, lane: PutLane | None = None) -> None:
+    async def _put(self, put: Put, timeout: float | None, lane: PutLane | None = None) -> bytes | None:
+        """Put tasks, waiting for room; returns the id of the one that was replaced."""
         validation.timeout(timeout)
         self.check()
-        await (lane or self._puts).run(put, timeout, False)
+        return await (lane or self._puts).run(put, timeout, False)  # type: ignore[no-any-return]
 
     @property
     def _schedules(self) -> ServerSchedules:

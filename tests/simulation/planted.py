@@ -374,8 +374,8 @@ FAULTS: Final = (
     Fault(
         "two with a dedup id are put in one step",
         "connection/dedup/lua/before.lua",
-        "ARGV[from + 1], fresh[dedup_id], nil",
-        "ARGV[from + 1], nil, nil",
+        "ARGV[from + 1], fresh[dedup_id] or {",
+        "ARGV[from + 1], {",
         "both put",
     ),
     Fault(

@@ -69,8 +69,9 @@ def put(
         str | None, option("key", "Consumers handle the items of a key one after the other, in order.", "KEY")
     ] = None,
     cost: Annotated[
-        int, option("cost", "For how many messages each item counts against the rate of the queue.", "N", min=1)
-    ] = 1,
+        int | None,
+        option("cost", "For how many messages each item counts against the rate of the queue.", "N", shown="1", min=1),
+    ] = None,
     dedup_id: Annotated[
         str | None,
         option("dedup-id", "Refuse the item if one was put with the same ID. For a single ITEM.", "ID"),
@@ -115,8 +116,7 @@ def put(
         _check(address, force, ids)
         options = _options(
             len(given) == 1, force=force or None, delay=delay, at=at, expires=expires, key=key,
-            cost=None if cost == 1 else cost, dedup_id=dedup_id,
-            dedup_window=dedup_window, replace=replace or None,
+            cost=cost, dedup_id=dedup_id, dedup_window=dedup_window, replace=replace or None,
         )  # fmt: skip
         convert = message_of(address, parse)
         sizes = {"max_message_size": max(max_size, *map(len, given), 1)} if address.kind == "files" else {}

@@ -442,6 +442,15 @@ local function leave_lines(ids)
   if fields == others then call('DEL', KEYED, RING) end
 end
 
+-- A message that was admitted, and neither waits nor is in flight, is to have its turn again, as a new one.
+local function wait_anew(id)
+  local key = string.match(call('HGET', KEYED, 'i' .. id) or '', '^a(.+)$')
+  if key then
+    leave_lines({id})
+    note_keys({id, key})
+  end
+end
+
 -- Look at some keys that have messages in line, in turn: those that were admitted may be gone, where another program
 -- has settled them, or no longer count, since there was no limit for a time. Their places are free then.
 -- (Not at random messages: where one key has most of them, the others would hardly ever be looked at.)

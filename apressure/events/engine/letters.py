@@ -9,12 +9,12 @@ from typing import Any, Final, Protocol
 
 from apressure import dead_letters
 from apressure.core.letters import Reviving, fitting
+from apressure.core.packed import unpack
 from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter
 from apressure.events.engine.steps import MAX_EVENTS
 
 _PAGE: Final = 1000
-_LENGTH: Final = re.compile(rb"([0-9]{1,10}):")
 _REASON: Final = re.compile(rb"([0-9]{1,15}):([0-9]{1,9}):([0-9]{1,9}):(.*)", re.DOTALL)
 
 
@@ -33,12 +33,12 @@ def read(letter: bytes, decode: Callable[[bytes], Any]) -> DeadLetter[Any]:
 
     One that another program wrote cannot be moved. It is shown as it is, under a name that no event has.
     """
-    key, begin = _unpack(letter, 1) if letter[:1] == b"#" else (b"", 0)
+    key, begin = unpack(letter, 1) if letter[:1] == b"#" else (b"", 0)
     explained = letter[begin : begin + 1] == b"+"
     reason: bytes | None = b""
-    event_id, begin = _unpack(letter, begin + explained) if key is not None else (None, 0)
+    event_id, begin = unpack(letter, begin + explained) if key is not None else (None, 0)
     if explained and event_id is not None:
-        reason, begin = _unpack(letter, begin)
+        reason, begin = unpack(letter, begin)
     if event_id is None or reason is None:
         name = hashlib.sha1(letter, usedforsecurity=False).hexdigest()[:16]
         return DeadLetter(f"damaged-{name}", letter, None, None, None, decode)
@@ -49,14 +49,6 @@ def read(letter: bytes, decode: Callable[[bytes], Any]) -> DeadLetter[Any]:
     time, attempts, attempt = map(int, matched.groups()[:3])
     error = dead_letters.decode(matched[4], attempt) if attempt or matched[4] else None
     return DeadLetter(shown, contents, attempts, error, time / 1000, decode)
-
-
-def _unpack(packed: bytes, begin: int) -> tuple[bytes | None, int]:
-    """Return the text that begins there behind its length, and the place behind it."""
-    length = _LENGTH.match(packed, begin)
-    if length is None or (end := length.end() + int(length[1])) > len(packed):
-        return None, begin
-    return packed[length.end() : end], end
 
 
 async def letters(steps: Steps, limit: int | None) -> AsyncIterator[bytes]:

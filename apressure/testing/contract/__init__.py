@@ -49,34 +49,10 @@ from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, begun, dra
 from apressure.testing.contract.verbs import VERBS
 
 __all__ = [
-    "ITEMS",
-    "PATIENCE",
-    "VERBS",
-    "ArgumentContract",
-    "CancellationContract",
-    "CostContract",
-    "DeadLetterContract",
-    "DeadlineContract",
-    "DedupContract",
-    "DedupUntilDoneContract",
-    "DelayContract",
-    "EndContract",
-    "ExpiryContract",
-    "FrozenContract",
-    "KeyContract",
-    "LimitContract",
-    "Opener",
-    "PauseContract",
-    "QueueContract",
-    "RequestContract",
-    "ScheduleContract",
-    "SpendContract",
-    "VerbContract",
-    "WholeContract",
-    "begun",
-    "drained",
-    "fails",
-    "in_time",
+    "ITEMS", "PATIENCE", "VERBS", "ArgumentContract", "CancellationContract", "CostContract", "DeadLetterContract",
+    "DeadlineContract", "DedupContract", "DedupUntilDoneContract", "DelayContract", "EndContract", "ExpiryContract",
+    "FrozenContract", "KeyContract", "LimitContract", "Opener", "PauseContract", "QueueContract", "RequestContract",
+    "ScheduleContract", "SpendContract", "VerbContract", "WholeContract", "begun", "drained", "fails", "in_time",
 ]  # fmt: skip
 
 

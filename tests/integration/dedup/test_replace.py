@@ -32,12 +32,12 @@ from apressure.core.putting import Putting
 from apressure.embedded import EmbeddedServer
 from tests.integration.commands import Commands
 from tests.integration.conftest import fails, in_time
+from tests.integration.dedup.test_dedup import KEYS
 
-KEYS = {EventQueue: "apressure:queue:{jobs}:dedup", TaskQueue: "apressure:blueque:dedup:jobs"}
 Kind = Any
 
 
-@pytest.fixture(params=KEYS, ids=["EventQueue", "TaskQueue"])
+@pytest.fixture(params=[EventQueue, TaskQueue], ids=lambda kind: kind.__name__)
 def kind(request: pytest.FixtureRequest) -> Kind:
     return request.param
 
@@ -49,7 +49,7 @@ async def test_nothing_is_left_of_what_was_replaced(kind: Kind, url: str, db: re
             await queue.put("x" * 100, dedup_id="a", replace=True, expires=60.0)
             await queue.put("y" * 100, dedup_id="b", replace=True, delay=60.0)
         sizes = {key: db.hlen(key) for key in db.keys("*") if db.type(key) == b"hash"}
-        assert sizes.pop(KEYS[kind].encode()) == 2
+        assert sizes.pop(KEYS[kind.__name__].encode()) == 2
         assert max(sizes.values()) < 10
         assert (await queue.qsize(), (await queue.statistics()).delayed) == (1, 1)
         assert await queue.get() == "x" * 100
@@ -218,7 +218,7 @@ async def test_a_step_that_is_sent_again_replaces_nothing_newer(kind: Kind, url:
         await queue.create()
         first = await queue.put("1", dedup_id="a")
         await queue.put("2", dedup_id="a", replace=True)
-        record = db.hget(KEYS[kind], "a")
+        record = db.hget(KEYS[kind.__name__], "a")
         assert record.endswith(b"::" + first.encode())
         token = record.split(b":")[0]
         driver = queue._driver if kind is EventQueue else queue
@@ -235,12 +235,12 @@ async def test_a_server_out_of_memory_replaces_nothing(kind: Kind, own: Embedded
             await queue.create()
             await queue.put("1", dedup_id="a")
             await queue.put("1", dedup_id="b", delay=60.0)
-            before = there.hgetall(KEYS[kind])
+            before = there.hgetall(KEYS[kind.__name__])
             there.config_set("maxmemory", 1)
             for dedup_id in "ab":
                 await fails(ServerError, queue.put("2", dedup_id=dedup_id, replace=True), "OOM|memory")
             there.config_set("maxmemory", 0)
-            assert there.hgetall(KEYS[kind]) == before
+            assert there.hgetall(KEYS[kind.__name__]) == before
             assert (await queue.get(), await queue.purge()) == ("1", 1)
             await queue.delete()
 
@@ -260,7 +260,7 @@ async def test_a_damaged_record_loses_nothing(kind: Kind, url: str, db: redis.Re
         await queue.create()
         await queue.put("1")
         for damaged in ("ab::", "ab::nobody", "what?", "ab:99999999999999:x", ":::"):
-            db.hset(KEYS[kind], "a", damaged)
+            db.hset(KEYS[kind.__name__], "a", damaged)
             with contextlib.suppress(DuplicateMessageError):
                 await queue.put("2", dedup_id="a", replace=True)
         items = await queue.get_many(20)

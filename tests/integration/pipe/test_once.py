@@ -84,19 +84,19 @@ async def test_as_many_as_there_is_room_for_are_acknowledged(source: Any, url: s
         await destination.delete()
 
 
-async def test_a_lost_lease_and_a_cancellation_double_nothing(source: Any, destination: Any) -> None:
+async def test_cancellations_double_nothing(source: Any, destination: Any) -> None:
     await source.put_many(items(30))
     await source.close()
     turns = 0
 
-    async def fail_sometimes(item: bytes) -> bytes:
+    async def slowly(item: bytes) -> bytes:
         nonlocal turns
         turns += 1
         await asyncio.sleep(0.002)
         return item
 
     for _ in range(6):
-        piping = await begun(pipe(source, fail_sometimes, destination, concurrency=4, **ONCE))
+        piping = await begun(pipe(source, slowly, destination, concurrency=4, **ONCE))
         await asyncio.sleep(0.02)
         piping.cancel()
         await asyncio.wait([piping])

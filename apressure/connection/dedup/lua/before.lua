@@ -37,15 +37,14 @@ if answer == nil then
   for i = 1, count do
     local dedup_id, token, window = unpack(ARGV, first + 3 * i - 2, first + 3 * i)
     local from = HEAD + WIDTH * (i - 1)
-    local id, there, old_id = ARGV[from + 1], fresh[dedup_id], nil
-    local other = there and there[1]
-    if there then old_id = there[2] else other, old_id = token_in(redis.call('HGET', seen, dedup_id)) end
+    local id, known = ARGV[from + 1], fresh[dedup_id] or {token_in(redis.call('HGET', seen, dedup_id))}
+    local other, old_id = known[1], known[2]
     local replaces = window == '!' and old_id
     if other == token then  -- its own: this repeats a step
       letters[i], replaced[i] = old_id and old_id ~= id and 'r' or 'k', old_id
     elseif other and not replaces then
       letters[i] = 'd'
-    elseif other and (there or is_waiting(old_id)) then
+    elseif other and (fresh[dedup_id] or is_waiting(old_id)) then
       letters[i], fresh[dedup_id] = '?', {token, old_id}
       chosen[#chosen + 1] = {dedup_id, token .. '::' .. old_id, old_id}
       kept[#kept + 1], kept[#kept + 2] = old_id, ARGV[from + 2]

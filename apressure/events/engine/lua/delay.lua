@@ -12,15 +12,10 @@ local function replace(id, contents, when, number)
   local entry = entry_of(cost, expires, contents)
   call('HDEL', ATTEMPTS, id)
   if (error_count() or 0) > 0 then call('HDEL', ERRORS, id) end
-  call('HDEL', EXPIRES, id)
-  if entry then call('HSET', EXPIRES, id, entry) end
+  if entry then call('HSET', EXPIRES, id, entry) else call('HDEL', EXPIRES, id) end
   if call('HEXISTS', LATER, id) == 1 then
     delay({due + 0.0003 * number, id}, {id, contents})
-    local key = string.match(call('HGET', KEYED, 'i' .. id) or '', '^a(.+)$')
-    if key then
-      leave_lines({id})
-      note_keys({id, key})
-    end
+    wait_anew(id)
   else
     call('HSET', ITEMS, id, contents)
   end

@@ -110,14 +110,15 @@ while #ids < most and looked < reach and bytes < 1048576 do
       dead[#dead + 1] = {some[i], found[i], attempt - 1}
     elseif claim(some[i], token, lease) then
       ids[#ids + 1], contents[#contents + 1], attempts[#attempts + 1] = some[i], found[i], attempt
+      local cost = shown_cost(ends[i])
       if lease == 0 and (expiring or keyed) then
         local state = keyed and call('HGET', KEYED, 'i' .. some[i])
         kept[#ids] = (state and '#' .. pack(string.sub(state, 2)) or '') .. (ends[i] or '')
       else
-        kept[#ids] = shown_cost(ends[i])
+        kept[#ids] = cost
       end
       more = more or kept[#ids] ~= ''
-      units = units + cost_of(ends[i])
+      units = units + cost_of(cost)
       bytes = bytes + #found[i]
     end
   end

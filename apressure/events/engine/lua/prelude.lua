@@ -154,22 +154,21 @@ local function digest_of(contents)
   return redis.sha1hex and redis.sha1hex(contents) or #contents .. string.sub(contents, 1, 40)
 end
 
--- Has an event expired? An okq that settles an event leaves its entry: so that counts for the same contents only.
--- entry: what EXPIRES has, or false
-local function has_expired(entry, contents)
-  entry = entry or ''
-  local at, digest = string.match(string.match(entry, '^%$%d+;(.*)$') or entry, '^(%d+):(.*)$')
-  return natural(at) and natural(at) <= now() and digest == digest_of(contents)
-end
-
--- What an event costs, by its entry in EXPIRES.
-local function cost_of(entry)
-  return natural(string.match(entry or '', '^%$(%d+);')) or 1
-end
-
--- The part of such an entry that says the cost, or ''.
+-- The part of what EXPIRES has of an event, or false, that says its cost; or ''.
 local function shown_cost(entry)
   return string.match(entry or '', '^%$%d+;') or ''
+end
+
+-- What an event costs, by that part.
+local function cost_of(shown)
+  return natural(string.sub(shown, 2, -2)) or 1
+end
+
+-- Has an event expired? An okq that settles an event leaves its entry: so that counts for the same contents only.
+-- entry: what EXPIRES has
+local function has_expired(entry, contents)
+  local at, digest = string.match(entry, '^(%d+):(.*)$', #shown_cost(entry) + 1)
+  return natural(at) and natural(at) <= now() and digest == digest_of(contents)
 end
 
 -- The entry in EXPIRES of an event with a cost, '' for none, that expires then, nil for never; nil where it needs none.

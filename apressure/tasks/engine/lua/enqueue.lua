@@ -15,13 +15,10 @@ local function replace(id, parameters, eta, expires, cost)
   if expires then call('HSET', task, 'expires', expires) end
   if cost ~= '' then call('HSET', task, 'cost', cost) end
   if call('HGET', task, 'status') == 'scheduled' then
-    schedule({eta or stamp(), id})
-    call('HSET', task, 'eta', eta or stamp())
-    local key = string.match(call('HGET', KEYED, 'i' .. id) or '', '^a(.+)$')
-    if key then
-      leave_lines({id})
-      note_keys({id, key})
-    end
+    eta = eta or stamp()
+    schedule({eta, id})
+    call('HSET', task, 'eta', eta)
+    wait_anew(id)
   end
 end
 
