@@ -36,11 +36,14 @@ class Items(Generic[T]):
         name: The queue's name, for errors.
         codec: Encodes and decodes items.
         max_size: The most bytes that a message may have.
+
+    Attributes:
+        codec: As given.
     """
 
     def __init__(self, name: str, codec: Codec[T], max_size: int) -> None:
         self._name = name
-        self._codec = codec
+        self.codec = codec
         self._max_size = max_size
 
     def encode(self, item: T) -> bytes:
@@ -49,7 +52,7 @@ class Items(Generic[T]):
         Raises:
             TypeError, ValueError: The codec does not take the item, or the message is too large.
         """
-        message = self._codec.encode(item)
+        message = self.codec.encode(item)
         if len(message) > self._max_size:
             raise self._too_large(message)
         return message
@@ -61,7 +64,7 @@ class Items(Generic[T]):
             DecodeError: The codec cannot decode it.
         """
         try:
-            return self._codec.decode(message)
+            return self.codec.decode(message)
         except Exception as error:
             raise self._undecodable(message, error) from error
 
@@ -84,7 +87,7 @@ class Items(Generic[T]):
         Raises:
             DecodeError: The codec cannot decode one of them. Those before it are in the list.
         """
-        decode = self._codec.decode
+        decode = self.codec.decode
         try:
             items.extend(decode(message) for message in messages)  # `map` would take a StopIteration for the end
         except Exception as error:
@@ -139,7 +142,7 @@ class Items(Generic[T]):
         return progress.accepted
 
     def _chunks(self, items: Iterable[T], most: int) -> Iterator[list[bytes]]:
-        encode, largest = self._codec.encode, self._max_size
+        encode, largest = self.codec.encode, self._max_size
         chunk: list[bytes] = []
         size = 0
         for item in items:

@@ -77,7 +77,10 @@ class AcknowledgesSoon(Protocol):
 
 @runtime_checkable
 class Replying(Protocol):
-    """A queue that programs may ask: its deliveries have `asked` and `encode_reply`, and `ack_soon` takes a reply."""
+    """A queue that programs may ask.
+
+    Its deliveries have `asked`, `still_asked` and `encode_reply`, and their `ack_soon` takes a reply.
+    """
 
     def check_replies(self) -> None:
         """Raise UnsupportedError if its messages get no replies."""

@@ -218,6 +218,10 @@ class LeasedDelivery(Claimed, Generic[T]):
         """Whether a program waits for its reply (`ask` of the queue)."""
         return False
 
+    async def still_asked(self) -> bool:
+        """Whether a program still waits for the reply. On this kind, a message expires with its asker."""
+        return self.asked
+
     async def reply(self, value: Any) -> None:
         """Acknowledge the message, and send its reply to the program that has asked (`ask` of the queue).
 

@@ -6,10 +6,11 @@ import asyncio
 import copy
 import itertools
 import os
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Generic, TypeVar
 
-from apressure import dead_letters, validation
+from apressure import dead_letters, envelopes, validation
 from apressure.codecs import JSONCodec
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.settle import note_sent, set_result_once
@@ -22,6 +23,7 @@ T = TypeVar("T")
 
 _JSON: Final = JSONCodec()
 _ID: Final = "apressure-ask:"
+_REQUEST: Final = re.compile(r"apressure-ask:[0-9A-Fa-f]{16}:[0-9]+")
 
 BYTES: Final = b"b"
 """How a reply begins that is bytes."""
@@ -37,6 +39,17 @@ PURGED: Final = b"p"
 def is_request(message_id: str) -> bool:
     """Whether somebody waits for a reply to the message with this id."""
     return message_id.startswith(_ID)
+
+
+def request_in(message: bytes) -> str:
+    """Return the id of the request that a message is, which has its id inside: a CloudEvent; or an empty string."""
+    if b'"apressure-ask:' not in message:
+        return ""
+    try:
+        event_id = envelopes.decode(message).id
+    except ValueError:
+        return ""
+    return event_id if _REQUEST.fullmatch(event_id) else ""
 
 
 def encode_reply(value: Any, most: int) -> bytes:
@@ -200,8 +213,8 @@ class Requests(Limiting, Generic[T]):
 
     _items: Items[T]
 
-    async def _ask(self, message: bytes, timeout: float, terms: Pressing) -> Any:
-        """Put a message on these terms, and return its reply."""
+    async def _ask(self, item: T, timeout: float, terms: Pressing) -> Any:
+        """Put an item on these terms, and return its reply."""
         raise NotImplementedError
 
     def check_replies(self) -> None:
@@ -237,7 +250,8 @@ class Requests(Limiting, Generic[T]):
                 acknowledged without one, or purged. It may have been handled.
             RequestFailedError: It failed `max_attempts` times, and is a dead letter. `error` says why.
             QueueFullError: The queue stayed full until the timeout. Nothing was put.
-            UnsupportedError: It is an AsyncQueue or a FileQueue, or has an `okq://` address. Nothing was put.
+            UnsupportedError: It is a FileQueue, has an `okq://` address, or is an AsyncQueue whose items are no
+                envelopes. Nothing was put.
             DeadlineError: The deadline passed. Nothing was put, unless it is a DeadlineOutcomeUnknownError: then the
                 request may be handled, or have been.
             OperationUnblockedError, ClientClosedError: Its wait was ended here. The request may be handled.
@@ -246,12 +260,16 @@ class Requests(Limiting, Generic[T]):
         Cancelled, the message is not taken back: it may be handled until it expires, and its reply goes to nobody.
 
         On this kind:
+            AsyncQueue: Only with `codec="cloudevents"`: the item is an `Envelope`, whose id the request replaces.
+                `serve` acknowledges a request whose asker has left, and does not handle it; a consumer gets it. A
+                purge, and an acknowledgement without a reply, tell nobody: then the timeout ends the wait. `key=`
+                raises UnsupportedError.
             EventQueue: The id of the event says whom the reply is for; see docs/requests.md. Replies that wait for an
                 asker who is away are kept for five minutes.
             TaskQueue: The reply is the result of the task, which stays for `result_ttl`. Any task of Blueque replies.
         """
         validation.seconds(timeout, "timeout", most=MOST_DELAY, above=True)
         self.check_replies()
-        due = due_of({"expires": timeout, "key": key}, self.name)
+        due = due_of({"expires": timeout, "key": key}, self.name, keyless=self._keyless)
         assert due is not None  # it expires
-        return await self._ask(self._items.encode(item), timeout, pressing(due, timeout))
+        return await self._ask(item, timeout, pressing(due, timeout))

@@ -6,17 +6,16 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Awaitable, Iterable
 from typing import Any, ClassVar, Generic, TypeVar
 
 from apressure.connection.client import Client
-from apressure.connection.waiting.replies import Replies
+from apressure.connection.requests import ServerRequests
 from apressure.core.delivery import Hand
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of
 from apressure.core.objects import Block, QueueObject, SharedClient
-from apressure.core.requests import Asker, Pressing
+from apressure.core.requests import Pressing
 from apressure.core.taking import Take, Taken, got
 from apressure.events.delivery import EventDelivery
 from apressure.events.engine.answers import Event, Status
@@ -78,6 +77,7 @@ class RedisDriver(EventDriver[Client, T]):
         waits: Operations wait here.
         counts: What the queue object has done so far.
         settler: Settles deliveries.
+        requests: What the queue object asks.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class RedisDriver(EventDriver[Client, T]):
         self._once = OnceLane(self.steps, self.waits)
         self._pops = PopLane(self.steps, self.waits)
         self._asks = AskLane(self.steps, self.waits, front=False)
-        self._asking: tuple[Asker, Replies] | None = None
+        self.requests = ServerRequests(self.steps)
 
     @property
     def waiting(self) -> tuple[int, int]:
@@ -106,12 +106,10 @@ class RedisDriver(EventDriver[Client, T]):
 
     def _end(self, error: PressureError) -> int:
         pushes = sum(lane.end(error) for lane in self._put_lanes)
-        asked = 0 if self._asking is None else self._asking[0].end(error)
-        return pushes + self._pops.end(error) + self.waits.end(error) + asked
+        return pushes + self._pops.end(error) + self.waits.end(error) + self.requests.end(error)
 
     def _release(self, error: PressureError) -> None:
-        if self._asking is not None:
-            self._asking[1].close()
+        self.requests.close()
         if self.waits.close(error) and self.client.on_its_loop:
             self._finish(self.waits.hand_over(), "leaving the line of clients that wait")
 
@@ -159,20 +157,11 @@ class RedisDriver(EventDriver[Client, T]):
     async def ask(self, message: bytes, timeout: float, terms: Pressing) -> Any:
         """Put an event on these terms, and return its reply."""
         self.check()
-        asker, replies = self._asking = self._asking or self._first_ask()
-        request_id = asker.new_id()
 
-        async def put() -> None:
-            replies.read()
+        async def put(request_id: str) -> None:
             await self._asks.run(Push([(request_id.encode(), message, terms)], self.expected), timeout, False)
 
-        return await asker.ask(request_id, put, timeout)
-
-    def _first_ask(self) -> tuple[Asker, Replies]:
-        """Return what asks and reads replies: not made before, since a process may be forked until then."""
-        asker, steps = Asker(self.name), self.steps
-        step = functools.partial(steps.replies, asker.id)
-        return asker, Replies(steps.connection.node, steps.keys.replies(asker.id), step, asker)
+        return await self.requests.ask(put, timeout)
 
     async def receive(self, most: int, timeout: float | None, lease: float | None) -> list[EventDelivery[T]]:
         """Take one to `most` events, waiting while there is none."""

@@ -356,9 +356,9 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
         self.check()
         await self._driver.put_many([(new_id(), message) for message in chunk], timeout, progress, due)
 
-    async def _ask(self, message: bytes, timeout: float, terms: Pressing) -> Any:
+    async def _ask(self, item: T, timeout: float, terms: Pressing) -> Any:
         assert isinstance(self._driver, RedisDriver)  # `check_replies`
-        return await self._driver.ask(message, timeout, terms)
+        return await self._driver.ask(self._items.encode(item), timeout, terms)
 
     async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[EventDelivery[T]]:
         validation.timeout(timeout)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from apressure import validation
+from apressure.codecs import CloudEventsCodec
 from apressure.concurrency import background
 from apressure.concurrency.deadline import with_deadline
 from apressure.connection.client import Client
@@ -18,9 +20,12 @@ from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.core.letters import Chosen, LettersBeside
 from apressure.core.objects import Fronting
 from apressure.core.queue import AnyQueue
+from apressure.core.requests import Pressing
 from apressure.core.taking import got
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
+from apressure.envelopes import Envelope
+from apressure.exceptions import UnsupportedError
 from apressure.items import Progress
 from apressure.pressure.engine.answers import missing
 from apressure.pressure.engine.batching import KEYLESS, MAX_MESSAGES, put_chunk
@@ -52,7 +57,7 @@ class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic
     _max_bound: ClassVar[int] = 10**15
     _put_most: ClassVar[int] = MAX_MESSAGES
     _unable_to_expire: ClassVar[str] = "an AsyncQueue"
-    _keyless = _replyless = KEYLESS
+    _keyless = KEYLESS
 
     client: Client
     _engine: Scripted | Plain
@@ -151,6 +156,21 @@ class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic
 
     async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:
         await put_chunk(partial(self._engine.put, due=due), chunk, timeout, progress)
+
+    async def _ask(self, item: T, timeout: float, terms: Pressing) -> Any:
+        scripted = self._engine.scripted("ask")
+        if not isinstance(self._items.codec, CloudEventsCodec):
+            raise UnsupportedError(
+                f"{KEYLESS}, so only an envelope says who asks: open the queue {self.name!r} with "
+                "codec='cloudevents' or a CloudEventsCodec, or use an EventQueue or TaskQueue. Nothing was put",
+                name=self.name,
+            )
+
+        def encode(request_id: str) -> bytes:
+            named: Any = dataclasses.replace(item, id=request_id) if isinstance(item, Envelope) else item
+            return self._items.encode(named)
+
+        return await scripted.ask(encode, timeout, terms)
 
     # What is behind receiving and getting.
 

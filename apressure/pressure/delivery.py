@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from apressure import validation
+from apressure.core import requests
 from apressure.core.due import due_of
 from apressure.pressure.leases.hand import Received
 from apressure.pressure.leases.lease import Lease
@@ -81,8 +82,46 @@ class Delivery(Generic[T]):
         self._lease.state.unsettled.ack(self._number)
         await self._lease.flush()
 
-    def ack_soon(self) -> None:
+    @property
+    def asked(self) -> bool:
+        """Whether it is a request: a CloudEvent of a program that waits for its reply (`ask` of the queue)."""
+        return bool(requests.request_in(self.raw))
+
+    async def still_asked(self) -> bool:
+        """Look whether a program still waits for the reply to this message.
+
+        Raises:
+            PressureError: The server cannot be asked.
+        """
+        request_id = requests.request_in(self.raw)
+        return bool(request_id) and await self._lease.asked(request_id)
+
+    async def reply(self, value: Any) -> None:
+        """Acknowledge the message, and send its reply to the program that has asked (`ask` of the queue).
+
+        If nobody has asked, it acknowledges the message. Cancelled, it is acknowledged all the same, with its reply.
+
+        Args:
+            value: The reply: bytes, or anything that JSON knows.
+
+        Raises:
+            LeaseLostError, RuntimeError: As for `ack`.
+            TypeError, ValueError: The value cannot be encoded. The message stays in flight.
+        """
+        reply = self.encode_reply(value)
+        self._check()
+        self.ack_soon(reply)
+        await self._lease.flush()
+
+    def encode_reply(self, value: Any) -> bytes:
+        """Return a reply as it is sent. Raises as `reply` does."""
+        return requests.encode_reply(value, self._lease.client.settings.max_message_size)
+
+    def ack_soon(self, reply: bytes | None = None) -> None:
         """Acknowledge the message without waiting: together with others, in the next turn of the event loop.
+
+        Args:
+            reply: What `encode_reply` has returned: the reply that goes with it.
 
         If the server cannot do it, `consumer.on_lost` and the next operation of the consumer say so. The end of the
         consumer's block waits for it.
@@ -95,6 +134,8 @@ class Delivery(Generic[T]):
             raise RuntimeError("this delivery was acknowledged or given back before")
         if self._lease.state.error is not None:
             self._lease.state.check()
+        if reply is not None and (request_id := requests.request_in(self.raw)):
+            self._lease.state.unsettled.note_reply(self._number, request_id, reply)
         self.settled = True
         self._lease.state.unsettled.ack(self._number)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import operator
 from collections import deque
 from typing import Any
 
@@ -72,6 +74,8 @@ class Batching(Handling):
         argument: list[Any] = batch
         if not self._arguments.deliveries:
             batch, argument = self._decode(batch)
+        if self._replies:
+            batch, argument = await self._wanted(batch, argument)
         if not batch:
             self._end_call()
             return
@@ -98,6 +102,14 @@ class Batching(Handling):
         finally:
             self._open -= len(batch)
             self.tasks.changed()
+
+    async def _wanted(self, batch: list[Any], argument: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Return what is to be handled of a batch; requests whose askers have left are acknowledged."""
+        wanted = await asyncio.gather(*map(self._is_wanted, batch))
+        for delivery in itertools.compress(batch, map(operator.not_, wanted)):
+            self._open -= 1
+            await self._acknowledge(delivery)
+        return [*itertools.compress(batch, wanted)], [*itertools.compress(argument, wanted)]
 
     def _replies_of(self, batch: list[Any], returned: Any) -> list[bytes | None]:
         """Return what the service replies to each message of a batch."""

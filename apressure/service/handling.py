@@ -205,15 +205,24 @@ class Handling(Dispatcher):
         return returned
 
     async def _replied(self, delivery: Any, argument: Any) -> bytes | None:
-        """Run the handler; returns its reply, or None if it has settled the message.
+        """Run the handler; returns its reply, or None if it has settled the message, or its asker has left.
 
         Raises:
             TypeError, ValueError: What it has returned cannot be sent: that is a failure of the handler.
             BaseException: What the handler raised.
         """
+        if not await self._is_wanted(delivery):
+            return None
         returned = await self._returned(argument)
         reply: bytes | None = None if delivery.settled else delivery.encode_reply(returned)
         return reply
+
+    async def _is_wanted(self, delivery: Any) -> bool:
+        """Whether a message is to be handled: not if it is a request whose asker has left."""
+        try:
+            return not delivery.asked or await delivery.still_asked()
+        except PressureError:
+            return True  # the acknowledgement fails, too, if that lasts
 
     async def _acknowledge(self, delivery: Delivery[Any], reply: bytes | None = None) -> None:
         self.handled += 1

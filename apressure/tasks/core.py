@@ -230,8 +230,8 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
             task_id = await self._put(put, timeout, self._once) or task_id
         return task_id.decode()
 
-    async def _ask(self, message: bytes, timeout: float, terms: Pressing) -> Any:
-        task_id, watching = new_id(), None
+    async def _ask(self, item: T, timeout: float, terms: Pressing) -> Any:
+        message, task_id, watching = self._items.encode(item), new_id(), None
 
         async def put() -> None:
             nonlocal watching

@@ -61,6 +61,7 @@ ABSENT: Final = {
     "check": _PARTS,
     "check_replies": _PARTS,
     "asked": _PARTS,
+    "still_asked": _PARTS,
     "encode_reply": _PARTS,
     "client_closed": _PARTS,
     "end": _PARTS,

@@ -506,14 +506,14 @@ FAULTS: Final = (
     ),
     Fault(
         "a reply is removed that was not read",
-        "events/engine/lua/replies.lua",
+        "connection/requests/lua/replies.lua",
         "0, -done - 1)",
         "0, -done - 2)",
         "s before its asker gave up|NoReplyError",
     ),
     Fault(
         "those who ask look for replies once",
-        "connection/waiting/replies.py",
+        "connection/requests/replies.py",
         "                    await park([self._waiter], noted, SLICE)\n",
         "                    return\n",
         "s before its asker gave up|NoReplyError",

@@ -51,7 +51,6 @@ CALLS: dict[str, Callable[[EventSteps], Any]] = {
     "resume": lambda steps: steps.pause(False, expected=True),
     "limit": lambda steps: steps.limit({"count": 5, "per": 1000, "burst": None, "held": 3}, expected=True),
     "ready": lambda steps: steps.ready(),
-    "replies": lambda steps: steps.replies("0123456789abcdef", [b"a"]),
     "resign": lambda steps: steps.resign(b"me", True),
 }
 each = pytest.mark.parametrize("name", sorted(CALLS))

@@ -125,7 +125,7 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:  # noqa: PLR0912 (o
     if not isinstance(answer, list):
         return answer
     match answer[0]:
-        case b"pushed" | b"settled" | b"moved" | b"flushed" | b"changed" | b"letters" | b"replies":
+        case b"pushed" | b"settled" | b"moved" | b"flushed" | b"changed" | b"letters":
             return answer[1]
         case b"dedup":
             return Answer.read(answer[1], *(read(one, name) for one in answer[2:]))

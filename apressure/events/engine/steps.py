@@ -61,9 +61,7 @@ class EventSteps(StepSender):
 
     _keys = EventKeys
     room = "apressure.events.engine"
-    _not_durable = frozenset(
-        {"extend", "heal", "ready", "register", "resign", "peek", "status", "dead_letters", "replies"}
-    )
+    _not_durable = frozenset({"extend", "heal", "ready", "register", "resign", "peek", "status", "dead_letters"})
     _changed = staticmethod(changed)
 
     def _read(self, reply: Any, token: bytes) -> Any:
@@ -229,10 +227,6 @@ class EventSteps(StepSender):
     async def dead_letters(self, passed: int, most: int) -> list[bytes]:
         """Return up to `most` dead letters behind the `passed` oldest ones, as the server keeps them."""
         return await self._run("dead_letters", passed, most)  # type: ignore[no-any-return]
-
-    async def replies(self, asker: str, read: Sequence[bytes]) -> list[bytes]:
-        """Remove the replies of an asker to these requests, which were read, and return the next ones, oldest first."""
-        return await self._run("replies", asker.encode(), *read)  # type: ignore[no-any-return]
 
     async def requeue(self, most: int, chosen: Sequence[bytes] = (), expected: bool = False) -> bytes:
         """Move dead letters back to the end of the queue: the oldest first, or those that are chosen.

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from apressure import validation
 from apressure.concurrency import background
 from apressure.concurrency.settle import note_sent, wait_shielded
 from apressure.connection.client import Client
+from apressure.connection.requests import ServerRequests
 from apressure.core.counts import Counts
 from apressure.core.due import Due
 from apressure.core.leases.clock import Term, since_boot
 from apressure.core.limits import Changes
 from apressure.core.objects import Block, QueueObject
+from apressure.core.requests import Pressing
 from apressure.core.taking import Take, Taken
 from apressure.core.waiting import Wait
 from apressure.exceptions import ClientClosedError, PressureError, QueueDoesNotExistError, QueueInUseError, Role
@@ -137,6 +139,7 @@ class Scripted(Engine):
         self.counts = self.steps.counts
         self._puts: dict[tuple[bytes, bool, type[PutLane]], PutLane] = {}
         self._gets = GetLane(self.steps, self.waits)
+        self._requests = ServerRequests(self.steps)
         self._others: set[Access] = set()  # to dead-letter queues, while operations use them
 
     def scripted(self, what: str) -> Scripted:  # noqa: ARG002
@@ -171,6 +174,28 @@ class Scripted(Engine):
     def get(self, max_items: int, timeout: float | None) -> Awaitable[list[bytes]]:
         """Get one to max_items messages."""
         return self._gets.run(Take(max_items, GET), timeout, False)
+
+    async def ask(self, encode: Callable[[str], bytes], timeout: float, terms: Pressing) -> Any:
+        """Put a request, which `encode` makes of its id, and return its reply."""
+        self.check("producer")
+        noted = ""
+
+        async def put(request_id: str) -> None:
+            nonlocal noted
+            message, noted = encode(request_id), request_id
+            await self.steps.asked(request_id, terms.expires)
+            await self.put(Put([message]), terms.expires / 1000)
+
+        try:
+            return await self._requests.ask(put, timeout)
+        except BaseException:
+            if noted:  # nobody is to begin with it
+                background.start(self._ask_no_more(noted), "ending a request")
+            raise
+
+    async def _ask_no_more(self, request_id: str) -> None:
+        with contextlib.suppress(PressureError):  # then it ends by itself
+            await self.steps.asked(request_id, 0)
 
     async def give_back(self, messages: Sequence[bytes], first: int = 0, end: int | None = None) -> None:
         """Make `messages[first:end]` of what was got the first in line again. Statistics no longer count them."""
@@ -265,9 +290,10 @@ class Scripted(Engine):
     def _end(self, error: PressureError) -> int:
         others = sum(other.waits.end(error) for other in self._others)
         puts = sum(lane.end(error) for lane in self._puts.values())
-        return puts + self._gets.end(error) + self.waits.end(error) + others
+        return puts + self._gets.end(error) + self.waits.end(error) + self._requests.end(error) + others
 
     def _release(self, error: PressureError) -> None:
         while self._others:
             self._others.pop().release(error)
+        self._requests.close()
         self.steps.release(error)

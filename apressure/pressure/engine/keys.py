@@ -169,6 +169,10 @@ class Keys:
         """Ours: the hash of what was put, by dedup ids."""
         return self._of_ours("dedup")
 
+    def replies(self, asker: str) -> bytes:
+        """Ours: the list of the replies to what somebody has asked. It expires."""
+        return self._of_ours(f"reply:{asker}")
+
     @property
     def reasons(self) -> bytes:
         """Ours: the hash beside a dead-letter queue that says why messages failed. It expires."""

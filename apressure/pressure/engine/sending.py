@@ -76,6 +76,15 @@ class Sender(sender.Sender):
         """Give back a role's token that was claimed and not used."""
         self._send(self._unnumbered.call("unclaim"), [role], lambda _: None, True)
 
+    async def asked(self, request_id: str, milliseconds: int | None = None) -> bool:
+        """Note for how long a program waits for a reply, 0 if it waits no more; or look whether it does.
+
+        Returns:
+            Whether it waits.
+        """
+        arguments: list[Argument] = [request_id.encode(), b"" if milliseconds is None else milliseconds]
+        return bool(await self._ask(self._unnumbered.call("asked"), arguments))
+
     def _send(
         self,
         call: Call,

@@ -64,7 +64,8 @@ class Settlement(NamedTuple):
         unseen: Deliveries with this number or a higher one were never handed out, and do not count as attempts; 0 if
             all were.
         acks: The deliveries that it acknowledges.
-        nacks: The numbers of those that it gives back. An error may follow a number (see the script).
+        nacks: The numbers of those that it gives back. An error may follow a number. Behind them, the replies that go
+            with acknowledgements (see the script).
         dead: Given where there are errors, or some to be forgotten.
         place: A member's place in the line of clients that wait for messages; None if the role is not shared.
     """

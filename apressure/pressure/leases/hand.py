@@ -59,6 +59,7 @@ class RangeHand:
         self.dead = dead
         self._errors: dict[int, bytes] = {}  # why deliveries failed, until the step leaves that gives them back
         self._released: set[int] = set()  # those that go back as if they had not been delivered
+        self._replies: dict[int, bytes] = {}  # to requests that are acknowledged, until a step has sent them
         self._dues: dict[int, Due] = {}  # when those are due that go back for later, as long
         self._redelivered: set[int] = set()  # deliveries that may have an error on the server
         self._sizes: dict[int, int] = {}  # of what is not settled, and of the run
@@ -146,6 +147,7 @@ class RangeHand:
         self._ranges.clear()
         self._sizes.clear()
         self._errors.clear()
+        self._replies.clear()
         self._dues.clear()
         self._released.clear()
         self._redelivered.clear()
@@ -155,6 +157,10 @@ class RangeHand:
         text = dead_letters.encode(error)
         if self.dead is not None and self.dead.keep_errors:
             self._errors[number] = text
+
+    def note_reply(self, number: int, request_id: str, reply: bytes) -> None:
+        """Send a reply with the acknowledgement of a delivery."""
+        self._replies[number] = b"=%d:%b %b" % (number, request_id.encode(), reply)
 
     def note_due(self, number: int, due: Due) -> None:
         """A delivery will go back for later."""
@@ -173,6 +179,21 @@ class RangeHand:
         """Whether any of these messages may have an error on the server."""
         redelivered = self._redelivered
         return bool(redelivered) and any(first <= number <= last for first, last, _ in ranges for number in redelivered)
+
+    def replies_to(self, acks: Iterable[Range]) -> Sequence[Argument]:
+        """Return the replies that go with these acknowledgements, as a step takes them."""
+        if not self._replies:
+            return ()
+        return [self._replies[number] for number in self._replied(acks)]
+
+    def forget_replies(self, acks: Iterable[Range]) -> None:
+        """A step has sent the replies that go with these acknowledgements. Until then, each step sends them again."""
+        for number in self._replied(acks) if self._replies else ():
+            del self._replies[number]
+
+    def _replied(self, acks: Iterable[Range]) -> list[int]:
+        ranges = list(acks)
+        return [number for number in self._replies for first, last, _ in ranges if first <= number <= last]
 
     def take_errors(
         self, acks: Iterable[Range], nacks: Sequence[int], leave: bool = False

@@ -80,10 +80,11 @@ class Settling:
     def take_acknowledgements(self) -> list[Range]:
         """Return the acknowledgements for a step that receives.
 
-        Errors are forgotten by the step that settles, so acknowledgements of redelivered messages leave with that one.
+        Errors are forgotten by the step that settles, and replies are sent by it, so acknowledgements of redelivered
+        messages and of requests leave with that one.
         """
         unsettled = self._state.unsettled
-        if unsettled.failed_before(unsettled.acks):
+        if unsettled.failed_before(unsettled.acks) or unsettled.replies_to(unsettled.acks):
             self.send()
             if unsettled.acked:
                 return []  # a step is on its way: they leave with the next one
@@ -164,6 +165,7 @@ class Settling:
     def _send(self, step: Step, milliseconds: int, on_answer: Callable[[Any], None], leave: bool = False) -> None:
         state = self._state
         nacks, dead = state.unsettled.take_errors(step.acks, step.nacks, leave)
+        nacks = [*nacks, *state.unsettled.replies_to(step.acks)]
         settlement = Settlement(milliseconds, leave, step.unseen, step.acks, nacks, dead, self._place)
         self._steps.settle(self._series, state.token, settlement, on_answer)
 
@@ -175,6 +177,7 @@ class Settling:
         else:
             confirm()
             self.count(step.acks)
+            self._state.unsettled.forget_replies(step.acks)
         if unsure is not None and step.acks and not step.awaited:
             self._state.unsure = unsure  # no caller waits for this step
         if isinstance(reply if unsure is None else unsure.answer, list):

@@ -54,13 +54,13 @@ class RequestContract:
         await queue.create()
         asking = await begun(queue.ask(b"1", PATIENCE))
         delivery = await in_time(other.receive())
-        await delivery.reply({"got": delivery.raw.decode()})
+        await delivery.reply({"got": delivery.item.decode()})
         assert delivery.settled
         assert await in_time(asking) == {"got": "1"}
         asking = await begun(queue.ask(b"2", PATIENCE))
         async with other.consumer("manual") as consumer:
             async for delivery in consumer:
-                await delivery.reply(delivery.raw.decode())
+                await delivery.reply(delivery.item.decode())
                 break
         assert await in_time(asking) == "2"
         with pytest.raises(RuntimeError):
@@ -104,9 +104,9 @@ class RequestContract:
             return "re: " + item.decode()
 
         async def handle_delivery(delivery: Any) -> Any:
-            if delivery.raw == b"1":
+            if delivery.item == b"1":
                 await delivery.reply("by hand")
-            return "re: " + delivery.raw.decode()
+            return "re: " + delivery.item.decode()
 
         async def handle_batch(items: list[bytes]) -> list[str]:
             return ["re: " + item.decode() for item in items]
@@ -166,7 +166,7 @@ class RequestContract:
         assert error.error in str(error)
         assert error.name == queue.name
         letters = await queue.dead_letters()
-        assert [(letter.id, letter.raw) for letter in letters] == [(error.id, b"bad")]
+        assert [letter.item for letter in letters] == [b"bad"]
 
     async def test_a_reply_that_cannot_be_sent_is_a_failure(self, open_queue: Opener) -> None:
         queue, other = await open_queue(max_attempts=1), await open_queue(max_attempts=1)
@@ -320,9 +320,9 @@ class RequestContract:
 
 async def _answered(queue: Any) -> None:
     """Reply to everything."""
-    while True:
-        for delivery in await queue.receive_many(10):
-            await delivery.reply(delivery.raw.decode())
+    async with queue.consumer("manual") as deliveries:
+        async for delivery in deliveries:
+            await delivery.reply(delivery.item.decode())
 
 
 @contextlib.asynccontextmanager

@@ -49,7 +49,7 @@ async def drained(queue: Any) -> list[bytes]:
         except (QueueEmptyError, QueueClosedError):
             return items
         for delivery in deliveries:
-            items.append(delivery.raw)
+            items.append(delivery.item)
             await in_time(delivery.ack())
 
 

@@ -247,9 +247,9 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         await self._put(self.steps.puts, [new], timeout, Progress())
         return message_id
 
-    async def _ask(self, message: bytes, timeout: float, terms: Pressing) -> Any:
+    async def _ask(self, item: T, timeout: float, terms: Pressing) -> Any:
         self.check()
-        request_id = self.steps.asker.new_id()
+        message, request_id = self._items.encode(item), self.steps.asker.new_id()
 
         async def put() -> None:
             await self._put(self.steps.puts, [(request_id, message, terms)], timeout, Progress())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +15,6 @@ import pytest
 import redis
 
 from apressure import (
-    AsyncQueue,
     EventQueue,
     FileQueue,
     NoReplyError,
@@ -26,7 +26,7 @@ from apressure import (
     serve,
 )
 from apressure.embedded import EmbeddedServer
-from apressure.events.engine.steps import EventSteps
+from apressure.events.driver import RedisDriver
 from apressure.service.calls import Caller
 from apressure.testing import MemoryQueue
 from tests import processes
@@ -124,18 +124,18 @@ async def test_a_reply_that_cannot_be_read(queue: EventQueue[str], db: redis.Red
 
 
 async def test_only_what_was_read_is_removed(queue: EventQueue[str], db: redis.Redis) -> None:
-    steps = queue._driver.steps
-    assert isinstance(steps, EventSteps)
+    assert isinstance(queue._driver, RedisDriver)
+    step = functools.partial(queue._driver.requests.replies, REPLIES.encode())
     replies = [f"apressure-ask:{ASKER}:{number} b{number}".encode() for number in range(60)]
     read = [reply.partition(b" ")[0] for reply in replies]
     db.lpush(REPLIES, *replies[:2])
-    assert await steps.replies(ASKER, []) == replies[:2]
+    assert await step([]) == replies[:2]
     db.lpush(REPLIES, *replies[2:])
-    assert await steps.replies(ASKER, read[:2]) == replies[2:52]
-    assert await steps.replies(ASKER, read[:2]) == replies[2:52]  # the same step again, late
-    assert await steps.replies(ASKER, read[2:52]) == replies[52:]
-    assert await steps.replies(ASKER, read[3:55]) == replies[55:]
-    assert await steps.replies(ASKER, read[55:]) == []
+    assert await step(read[:2]) == replies[2:52]
+    assert await step(read[:2]) == replies[2:52]  # the same step again, late
+    assert await step(read[2:52]) == replies[52:]
+    assert await step(read[3:55]) == replies[55:]
+    assert await step(read[55:]) == []
     assert not db.exists(REPLIES)
 
 
@@ -247,20 +247,16 @@ async def _handle(item: Any) -> Any:
     return item
 
 
-async def test_kinds_without_replies(url: str, tmp_path: Path) -> None:
-    queues: list[Any] = [AsyncQueue("jobs", url=url), FileQueue(tmp_path / "jobs")]
-    for queue in queues:
-        async with queue:
-            await queue.create()
-            await _refuses(queue)
-            await queue.put(b"a")
-            delivery = await in_time(queue.receive())
-            if isinstance(queue, FileQueue):
-                with pytest.raises(UnsupportedError, match="gets no reply"):
-                    await delivery.reply("a")
-                assert not delivery.settled
-            await delivery.ack()
-            await queue.delete()
+async def test_kinds_without_replies(tmp_path: Path) -> None:
+    async with FileQueue(tmp_path / "jobs") as queue:
+        await queue.create()
+        await _refuses(queue)
+        await queue.put(b"a")
+        delivery = await in_time(queue.receive())
+        with pytest.raises(UnsupportedError, match="gets no reply"):
+            await delivery.reply("a")
+        assert not delivery.settled
+        await delivery.ack()
     await _refuses(EventQueue("jobs", url="okq://127.0.0.1:1"))
 
 

@@ -38,7 +38,6 @@ local INDEX_MS = 3600000       -- an index that nobody needs goes by itself; it 
 local ATTEMPTS_MS = 2592000000 -- 30 days: an okq that empties a queue does not forget attempts
 local MOST_ERRORS = 10000      -- errors of events that came back; one that is too many replaces another one
 local MOST_DUE = 100           -- how many delayed events a step has wait
-local REPLY_MS = 300000        -- replies that nobody reads go by themselves
 local MOST_PASSED = 1000000    -- how many elements of a list a step passes while it looks for some: some 30 ms
 
 -- Check that the keys that a step works with are of their types: these commands raise an error where they are not.
@@ -250,35 +249,6 @@ local function forget(ids)
   local locks = {}
   for i = 1, #ids do locks[i] = lock_of(ids[i]) end
   for i = 1, #locks, CHUNK do call('DEL', unpack(locks, i, math.min(i + CHUNK - 1, #locks))) end
-end
-
--- Who waits for a reply to an event: 'apressure-ask:', 16 hexadecimal digits of this asker, ':' and a number is the id of
--- a request.
--- Returns: the digits, or nil
-local function asker_of(id)
-  local asker = string.match(id, '^apressure%-ask:(%x+):%d+$')
-  return asker and #asker == 16 and asker or nil
-end
-
--- The list of the replies to what an asker has asked.
-local function replies_to(asker)
-  return 'apressure:' .. UNCLAIMED .. ':reply:' .. asker
-end
-
--- Tell those who wait for a reply what has become of their requests.
--- replies: id -> a letter and what is behind it: 'b' and bytes, 'j' and JSON, 'd' (a dead letter) and the error,
---          'n' (acknowledged without a reply), 'p' (purged); or one of these for all
-local function reply(ids, replies)
-  for i = 1, #ids do
-    local asker = asker_of(ids[i])
-    local text = asker and (type(replies) == 'table' and replies[ids[i]] or replies)
-    if text then
-      local list = replies_to(asker)
-      -- Anything may be there, and the user may lack the right: then the asker waits in vain.
-      local pushed = redis.pcall('LPUSH', list, ids[i] .. ' ' .. text)
-      if type(pushed) == 'number' then redis.pcall('PEXPIRE', list, REPLY_MS) end
-    end
-  end
 end
 
 -- Put events that are no longer in CLAIMED back on the right end, the first of them rightmost, so that it comes first.

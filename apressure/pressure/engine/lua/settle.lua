@@ -30,10 +30,11 @@ if wrong then return refuse(wrong, CONSUMER, '0', ARGV[1], bound) end
 ignore_memory_limit()
 local acks, unseen = tonumber(ARGV[7]), tonumber(ARGV[6])
 if unseen == 0 then unseen = nil end
-local returned, errors, dues, released = read_returned(8 + acks, leave)
+local returned, errors, dues, released, replies = read_returned(8 + acks, leave)
 if errors then note_failures(errors, KEYS[28]) end
 forget_failures(ARGV, 8, 7 + acks, KEYS[28])
 local settled = acknowledge(ARGV, 8, 7 + acks)
+send_replies(replies)
 settled = settled + put_off(ARGV[4], dues) + return_deliveries(returned, unseen, released)
 if leave then settled = settled + return_everything(unseen) end
 if delayed() > 0 then promote(bound) end

@@ -26,7 +26,7 @@ ignore_memory_limit()
 local last_ack, unseen = 8 + tonumber(ARGV[8]), tonumber(ARGV[6])
 if unseen == 0 then unseen = nil end
 local acks, returned = owned_acks(me, ARGV, 9, last_ack), {}
-local given_back, errors, dues, released = read_returned(last_ack + 1, leave)
+local given_back, errors, dues, released, replies = read_returned(last_ack + 1, leave)
 for i = 1, #given_back do
   if owns(me, given_back[i], given_back[i]) then returned[#returned + 1] = given_back[i] end
 end
@@ -38,7 +38,11 @@ forget_failures(acks, 1, #acks, KEYS[30])
 for number in pairs(dues) do
   if not owns(me, number, number) then dues[number] = nil end
 end
+for number in pairs(replies) do
+  if not owns(me, number, number) then replies[number] = nil end
+end
 local settled, later = acknowledge(acks, 1, #acks), {}
+send_replies(replies)
 for number in pairs(dues) do later[#later + 1] = {number, number} end
 table.sort(later, function(a, b) return a[1] < b[1] end)
 settled = settled + put_off(ARGV[4], dues)

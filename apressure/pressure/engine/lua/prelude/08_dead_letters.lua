@@ -121,44 +121,51 @@ local function forget_failures(values, from, to, key)
 end
 
 -- Read what a step gives back: ARGV[from...], each 'number' or 'number:error', with '>milliseconds' behind the number
--- if it is due after these, and with '-' if that was no attempt.
+-- if it is due after these, and with '-' if that was no attempt. '=number:reply' is the reply to an acknowledged one.
 -- leave: all that is in flight goes back in order, so only the errors matter, and when some are due.
 -- Returns: the numbers to give back | {number -> error}, or nil if there are no errors | {number -> when it is due} |
---          {number -> true, if that was no attempt}
+--          {number -> true, if that was no attempt} | {number -> its reply, as `send_replies` reads it}
 local function read_returned(from, leave)
-  local returned, errors, dues, released = {}, nil, {}, {}
+  local returned, errors, dues, released, replies = {}, nil, {}, {}, {}
   for i = from, #ARGV do
-    local number, mark, due, text = string.match(ARGV[i], '^(%d+)(%-?)>?(%d*)(.*)$')
+    local answers, number, mark, due, text = string.match(ARGV[i], '^(=?)(%d+)(%-?)>?(%d*)(.*)$')
     number = tonumber(number)
     released[number] = mark == '-' or nil
-    if text ~= '' then
+    if text ~= '' and answers == '' then
       errors = errors or {}
       errors[number] = string.sub(text, 2)
     end
-    if due ~= '' then
+    if answers == '=' then
+      replies[number] = string.sub(text, 2)
+    elseif due ~= '' then
       dues[number] = due
     elseif not (text ~= '' and leave) then
       returned[#returned + 1] = number
     end
   end
-  return returned, errors, dues, released
+  return returned, errors, dues, released, replies
 end
 
--- Keep why messages of this queue become dead letters. attempts: how often each was delivered.
+-- Keep why messages of this queue become dead letters, and tell those who wait for a reply.
+-- attempts: how often each was delivered.
 local function keep_reasons(key, dead, attempts)
-  if not holds_reasons(key) then return end
+  local holds = holds_reasons(key)
   for i = 1, #dead do
-    local failed, field = failure_field(dead[i]), letter_field(dead[i])
-    local at, text = string.match(call('HGET', key, failed) or '', '^%d+:(%d+):(.*)$')
+    local failed = failure_field(dead[i])
+    local at, text = string.match(holds and call('HGET', key, failed) or '', '^%d+:(%d+):(.*)$')
     at = natural(at)
     if not at or at > attempts[i] then at, text = 0, '' end  -- or it belongs to an earlier message with this content
-    local lines = lines_of(key, field)
-    local latest = natural(string.match(lines[#lines] or '', '^%d+')) or 0
-    -- The time also tells dead letters with the same content apart.
-    lines[#lines + 1] = math.max(now(), latest + 1) .. ':' .. attempts[i] .. ':' .. at .. ':' .. text
-    local kept = table.concat(lines, '\n', math.max(1, #lines - MOST_TWINS + 1))
-    call('HDEL', key, failed)
-    write_reasons(key, {field, kept})
+    reply({request_in(dead[i])}, 'd' .. text)
+    if holds then
+      local field = letter_field(dead[i])
+      local lines = lines_of(key, field)
+      local latest = natural(string.match(lines[#lines] or '', '^%d+')) or 0
+      -- The time also tells dead letters with the same content apart.
+      lines[#lines + 1] = math.max(now(), latest + 1) .. ':' .. attempts[i] .. ':' .. at .. ':' .. text
+      local kept = table.concat(lines, '\n', math.max(1, #lines - MOST_TWINS + 1))
+      call('HDEL', key, failed)
+      write_reasons(key, {field, kept})
+    end
   end
 end
 

@@ -1,0 +1,2 @@
+-- The list of an asker's replies has elements as `reply` in `connection/lua/07_replies.lua` writes them, the newest
+-- leftmost.
