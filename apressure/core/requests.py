@@ -161,10 +161,15 @@ class Asker:
 
     def end(self, error: PressureError) -> int:
         """Fail all that wait for a reply; returns how many. Those that wait for room end with their puts."""
-        waiting = [reply for name in self._put if not (reply := self._waiting[name]).done()]
-        for reply in waiting:
-            reply.set_exception(copy.copy(error))
+        waiting = [name for name in self._put if not self._waiting[name].done()]
+        for name in waiting:
+            self.failed(name, copy.copy(error))
         return len(waiting)
+
+    def fail(self, error: PressureError) -> None:
+        """Fail all requests: their replies cannot be read. Those that are being put fail when they have been put."""
+        for name in self._waiting:
+            self.failed(name, copy.copy(error))
 
 
 def _read(queue: str, request_id: str, reply: bytes) -> Any:

@@ -9,8 +9,9 @@ import asyncio
 import logging
 import random
 import sys
-from typing import Final
+from typing import Any, Final
 
+from apressure import Envelope
 from tests.chaos.retry_workers import serve_for_ever
 from tests.chaos.support import SEED
 from tests.chaos.workers import log_in, main
@@ -23,7 +24,8 @@ def run(where: str, kind: str, name: str, tag: str, path: str) -> None:
     log, rng = log_in(path), random.Random(f"{SEED} {tag}")
     logging.disable()
 
-    async def handle(item: bytes) -> str:
+    async def handle(item: Any) -> str:
+        item = item.data if isinstance(item, Envelope) else item
         log(f"got {item.decode()}")
         await asyncio.sleep(rng.choice((0.0, 0.002, 0.01)))
         return f"re: {item.decode()}"

@@ -28,14 +28,17 @@ LEASE: Final = 3.0
 LAST: Final = 5
 """The attempt that succeeds."""
 BACKOFF: Final = Backoff(0.1, 1.0, jitter=False)
-KINDS: Final[dict[str, Any]] = {"queue": AsyncQueue, "events": EventQueue, "tasks": TaskQueue, "files": FileQueue}
+KINDS: Final[dict[str, Any]] = {
+    "queue": AsyncQueue, "envelopes": AsyncQueue, "events": EventQueue, "tasks": TaskQueue, "files": FileQueue,
+}  # fmt: skip
 
 
 def open_queue(kind: str, where: str, name: str) -> Any:
     """Return a queue of a kind, on a server or in a directory."""
     if kind == "files":
         return FileQueue(Path(where) / name)
-    return KINDS[kind](name, url=where, codec="raw", **QUICK)
+    codec = "cloudevents" if kind == "envelopes" else "raw"
+    return KINDS[kind](name, url=where, codec=codec, **QUICK)
 
 
 def serve_for_ever(kind: str, where: str, name: str, handler: Callable[[Any], Awaitable[object]], **how: Any) -> None:

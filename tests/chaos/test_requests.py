@@ -6,10 +6,11 @@ import asyncio
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from apressure import NoReplyError, OutcomeUnknownError, ServerUnavailableError
+from apressure import Envelope, NoReplyError, OutcomeUnknownError, ServerUnavailableError
 from apressure.embedded import EmbeddedServer
 from tests.chaos.retry_workers import open_queue
 from tests.chaos.support import PATIENCE, Recorder, Row, often
@@ -42,7 +43,8 @@ async def survives(kind: str, where: str, folder: Path, rng: random.Random, rest
             while not ended:
                 item = f"{number}.{count}"
                 try:
-                    reply = await (queue, other)[number % 2].ask(item.encode(), PATIENCE)
+                    request: Any = Envelope(item.encode()) if kind == "envelopes" else item.encode()
+                    reply = await (queue, other)[number % 2].ask(request, PATIENCE)
                 except NoReplyError:
                     row.lost += 1
                 except (OutcomeUnknownError, ServerUnavailableError):
@@ -84,7 +86,7 @@ async def test_requests_get_their_replies_while_services_die_and_their_server_re
     async def survive(of: str, own: random.Random, _: list[Trouble], restarting: asyncio.Task[None]) -> Row:
         return await survives(of, server.url, tmp_path, own, restarting)
 
-    rows = await survive_restarts(server, rng, survive, ("events", "tasks"))
+    rows = await survive_restarts(server, rng, survive, ("events", "tasks", "envelopes"))
     for of, row in rows.items():
         recorder.add(f"killed consumer: requests, {of}", server.software, row)
     assert all(row.clean() and row.acknowledged for row in rows.values()), rows

@@ -14,6 +14,7 @@ from apressure.cli.show import print_json
 from apressure.cli.streams.framing import Framing, as_dict
 from apressure.cli.streams.pipes import Output
 from apressure.cli.streams.texts import message_of
+from apressure.envelopes import Envelope
 
 Item = Annotated[str, typer.Argument(metavar="ITEM", help="The item.", show_default=False)]
 
@@ -30,13 +31,14 @@ async def ask(
 ) -> None:  # fmt: skip
     """Put an item into a queue, wait until it has been handled, and write what its handler has returned.
 
-    A string is written as it is, and everything else as JSON. The service needs --reply, or serve(reply=True). The exit
-    code is 6 if no reply comes in time.
+    A string is written as it is, and everything else as JSON. The service needs --reply, or serve(reply=True). In an
+    AsyncQueue, the item is in a CloudEvent. The exit code is 6 if no reply comes in time.
     """
     address = common.read(queue)
-    message = message_of(address, parse)(os.fsencode(item))
-    async with common.open(address) as opened:
-        reply: Any = await opened.ask(message, timeout, key=key)
+    message: Any = message_of(address, parse)(os.fsencode(item))
+    enveloped = address.kind == "queue"
+    async with common.open(address, codec="cloudevents" if enveloped else None) as opened:
+        reply: Any = await opened.ask(Envelope(message) if enveloped else message, timeout, key=key)
     if common.json:
         print_json(told(address, **(as_dict(reply) if isinstance(reply, bytes) else {"reply": reply})))
         return

@@ -65,7 +65,7 @@ class Replies:
                 await asyncio.sleep(RETRY_BACKOFF.pause(failures))
                 failures += 1
             except PressureError as error:
-                self._asker.end(error)
+                self._asker.fail(error)
                 return
 
     def _came(self, element: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,11 @@ import pytest
 import redis
 
 import apressure
-from apressure import AsyncQueue, PermissionDeniedError, ScriptingRefusedError
+from apressure import AsyncQueue, Envelope, PermissionDeniedError, ScriptingRefusedError
 from apressure.connection.wire.script import prelude_of
 from apressure.embedded import EmbeddedServer
 from tests.integration.acl_roles import DOCUMENT, KEY, OURS, allow, documented, for_old_servers, play, rights, without
-from tests.integration.conftest import renewed_while_blocked
+from tests.integration.conftest import in_time, renewed_while_blocked
 from tests.servers import SERVERS, admin
 
 Make = Callable[..., EmbeddedServer]
@@ -107,6 +108,32 @@ async def test_a_user_of_the_docs_has_nothing_to_say_in_other_queues(make_server
                 await operation
 
 
+@both
+async def test_a_user_of_the_docs_asks_and_another_one_replies(make_server: Make, kind: str) -> None:
+    server = make_server(kind)
+    rules = for_old_servers(documented(plain=False)["producer"])
+    urls = (
+        allow(server, "producer", [*rules, "+lrange"]),
+        allow(server, "consumer", documented(plain=False)["consumer"]),
+    )
+    async with (
+        AsyncQueue("orders", url=server.url) as owner,
+        AsyncQueue("orders", url=urls[0], codec="cloudevents") as asking,
+        AsyncQueue("orders", url=urls[1], codec="cloudevents") as working,
+    ):
+        await owner.create()
+        for shared in (False, True):
+            request = asyncio.ensure_future(asking.ask(Envelope(b"7"), 10.0))
+            async with working.consumer("manual", shared=shared) as deliveries:
+                delivery = await in_time(anext(deliveries))
+                assert await delivery.still_asked()
+                await delivery.reply("done")
+            assert await in_time(request) == "done"
+    async with AsyncQueue("orders", url=allow(server, "producer", [*rules, "-lrange"]), codec="cloudevents") as asking:
+        with pytest.raises(PermissionDeniedError):
+            await in_time(asking.ask(Envelope(b"7"), 10.0))
+
+
 SCRIPTS_OF = {
     "producer": {"put", "delay", "acquire", "leave", "renew", "close", "unclaim", "inspect", "look"},
     "consumer": {
@@ -128,6 +155,7 @@ SCRIPTS_OF = {
         "look",
         "purge",
         "limit",
+        "asked",
     },
     "operator": {
         "create",
