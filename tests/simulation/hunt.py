@@ -45,6 +45,7 @@ TESTS: Final[dict[str, tuple[Work, int]]] = {
     "test_expiry": (test_expiry.perishing, 4),
     "test_keys": (test_keys.in_turn, 8),
     "test_requests": (test_requests.asked, 4),
+    "test_requests_in_envelopes": (test_requests.asked_in_envelopes, 3),
     "test_dead_letters": (test_dead_letters.given_up, 3),
     "test_leases": (test_leases.taken_over, 4),
     "test_deletion": (test_members.deleted, 2),

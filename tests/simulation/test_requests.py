@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
-from apressure import EventQueue, LeaseLostError, NoReplyError, QueueClosedError, QueueFullError
+from apressure import AsyncQueue, Envelope, EventQueue, LeaseLostError, NoReplyError, QueueClosedError, QueueFullError
 from tests.simulation.crowd import USUAL, Crowd, Trouble
 from tests.simulation.world import URL, Sim, connected, run
 
@@ -19,10 +20,13 @@ class Asking:
 
     Args:
         sim: The world.
+        enveloped: The queue is an AsyncQueue of envelopes, and no EventQueue.
     """
 
-    def __init__(self, sim: Sim) -> None:
+    def __init__(self, sim: Sim, enveloped: bool) -> None:
         self.sim = sim
+        self.enveloped = enveloped
+        self.consumer = {"shared": sim.draw(2) == 0} if enveloped else {}
         self.troubles: tuple[Trouble, ...] = (("reset",), USUAL)[sim.draw(2)]
         self.crowd = Crowd(sim, 1 + sim.seconds(2))
         self.replied: dict[bytes, float] = {}
@@ -30,12 +34,22 @@ class Asking:
         self.got = 0
         self._askers = 0
 
+    def queue(self, **options: Any) -> Any:
+        """Return the queue."""
+        if self.enveloped:
+            return AsyncQueue(NAME, codec="cloudevents", **options)
+        return EventQueue(NAME, **options)
+
+    def request(self, message: bytes) -> Any:
+        """Return a message as it is asked."""
+        return Envelope(message) if self.enveloped else message
+
     async def ask(self) -> None:
         """Ask, several questions at a time, until there are many or the queue is closed."""
         self._askers += 1
         me, sim, number = self._askers, self.sim, 0
         async with connected() as client:
-            queue = EventQueue(NAME, client=client)
+            queue = self.queue(client=client)
             while number < 30:
                 count = (1, 2, 5, 12)[sim.draw(4)]
                 asked = [self._ask_one(queue, b"%d.%d" % (me, number + place)) for place in range(count)]
@@ -44,11 +58,11 @@ class Asking:
                     return
                 await asyncio.sleep(sim.seconds((0, 0.2, 0.5)[sim.draw(3)]))
 
-    async def _ask_one(self, queue: EventQueue[bytes], message: bytes) -> bool:
+    async def _ask_one(self, queue: Any, message: bytes) -> bool:
         """Returns whether the queue is still open."""
         begun, timeout = time.time(), 0.1 + self.sim.seconds((1, 5, 40)[self.sim.draw(3)])
         try:
-            reply = await queue.ask(message, timeout)
+            reply = await queue.ask(self.request(message), timeout)
         except QueueClosedError:
             return False
         except QueueFullError:
@@ -70,27 +84,28 @@ class Asking:
         """Reply to what comes until the queue is drained."""
         sim = self.sim
         async with connected() as client:
-            queue = EventQueue(NAME, client=client)
+            queue = self.queue(client=client)
             while True:
                 try:
-                    async with queue.consumer("manual", lease=self.crowd.lease) as consumer:
+                    async with queue.consumer("manual", lease=self.crowd.lease, **self.consumer) as consumer:
                         async for delivery in consumer:
                             await asyncio.sleep(sim.seconds((0, 0.1, 0.4)[sim.draw(3)]))
                             if sim.draw(5) == 0:
                                 await (delivery.nack(delay=sim.seconds(1)) if sim.draw(2) else delivery.nack())
                                 continue
-                            await delivery.reply({"re": delivery.raw.decode()})
-                            self.replied[delivery.raw] = time.time()
+                            message = delivery.item.data if self.enveloped else delivery.raw
+                            await delivery.reply({"re": message.decode()})
+                            self.replied[message] = time.time()
                     return
                 except LeaseLostError:
                     continue
 
 
-async def asked(sim: Sim) -> None:
+async def asked(sim: Sim, enveloped: bool = False) -> None:
     """In the end, when nothing has trouble any more, each question gets its answer."""
-    one = Asking(sim)
+    one = Asking(sim, enveloped)
     crowd = one.crowd
-    async with EventQueue(NAME, url=URL) as queue:
+    async with one.queue(url=URL) as queue:
         await queue.create((0, 1, 3, 10)[sim.draw(4)])
     for _ in range(2 + sim.draw(6)):
         while len(crowd.alive("asker")) < 1 + sim.draw(3):
@@ -102,8 +117,8 @@ async def asked(sim: Sim) -> None:
     crowd.add("replier", one.reply)
 
     async def ask_at_last() -> None:
-        async with EventQueue(NAME, url=URL) as queue:
-            asked = [queue.ask(b"last %d" % number, 600.0) for number in range(5)]
+        async with one.queue(url=URL) as queue:
+            asked = [queue.ask(one.request(b"last %d" % number), 600.0) for number in range(5)]
             replies = await asyncio.gather(*asked)
             assert replies == [{"re": f"last {number}"} for number in range(5)], replies
             await queue.close()
@@ -112,9 +127,10 @@ async def asked(sim: Sim) -> None:
     await crowd.ended()
 
     async def delete() -> None:
-        async with EventQueue(NAME, url=URL) as queue:
+        async with one.queue(url=URL) as queue:
             seen = await queue.statistics()
-            assert (seen.length, seen.in_flight, seen.delayed, seen.dead_letters) == (0, 0, 0, 0), seen
+            assert (seen.length, seen.in_flight, seen.delayed) == (0, 0, 0), seen
+            assert not await queue.dead_letters()
             await queue.delete()
         left = sim.server.lasting_keys()
         assert not left, f"keys left: {left}"
@@ -124,3 +140,12 @@ async def asked(sim: Sim) -> None:
 
 def test_requests(seed: int) -> None:
     run(asked, seed)
+
+
+async def asked_in_envelopes(sim: Sim) -> None:
+    """The same on an AsyncQueue."""
+    await asked(sim, enveloped=True)
+
+
+def test_requests_in_envelopes(seed: int) -> None:
+    run(asked_in_envelopes, seed)
