@@ -530,14 +530,7 @@ FAULTS: Final = (
         "pressure/leases/steps.py",
         "if unsettled.failed_before(unsettled.acks) or unsettled.replies_to(unsettled.acks):",
         "if unsettled.failed_before(unsettled.acks):",
-        "s before its asker gave up|NoReplyError",
-    ),
-    Fault(
-        "a step that is repeated by the end of a lease does not repeat its replies",
-        "pressure/leases/hand.py",
-        "        return [self._replies[number] for number in self._replied(acks)]\n",
-        "        return [self._replies.pop(number) for number in self._replied(acks)]\n",
-        "s before its asker gave up|NoReplyError",
+        "TimeoutError|s before its asker gave up|NoReplyError",
     ),
     Fault(
         "a request that has expired is a dead letter",

@@ -94,6 +94,9 @@ class Asking:
                                 await (delivery.nack(delay=sim.seconds(1)) if sim.draw(2) else delivery.nack())
                                 continue
                             message = delivery.item.data if self.enveloped else delivery.raw
+                            if sim.draw(3) == 0:
+                                delivery.ack_soon(delivery.encode_reply({"re": message.decode()}))  # as `serve` does
+                                continue
                             await delivery.reply({"re": message.decode()})
                             self.replied[message] = time.time()
                     return
