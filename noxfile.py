@@ -142,7 +142,7 @@ def bench(session: nox.Session) -> None:
     """Measure, as ratios to redis-py and to other libraries in the same run. `nox -s bench -- --quick` takes a minute.
 
     `nox -s bench -- cpu` shows the client's processor time for each kind of queue, `nox -s bench -- control` what
-    delays cost and how late delayed items come, beside docket and BullMQ, `nox -s bench -- files` compares queues in
+    delays, limits, keys and ids cost, beside docket and BullMQ, `nox -s bench -- files` compares queues in
     directories with vsqs, `nox -s bench -- events` measures the okq server, `nox -s bench -- tasks` compares queues of
     tasks with blueque, `nox -s bench -- spark` measures Spark, and `nox -s bench -- resources` measures the cost of
     waiting queues and of a million messages.

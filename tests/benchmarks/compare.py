@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import redis
 
@@ -72,22 +72,30 @@ def with_library(
     pairs = []
     versions: dict[str, str] = {}
     for _ in range(repetitions):
-        mine, _ = one_round(OURS, ours(), server.url, scale)
-        theirs, versions = one_round(library, program, server.url, scale)
+        mine, _ = one_round(ours(), server.url, OURS.counts(scale))
+        theirs, versions = one_round(program, server.url, library.counts(scale))
         pairs.append((mine, theirs))
-    loop = "node" if "node" in versions else loops()[-1]
     figures = []
-    for index, case in enumerate(("enqueue", "consume")):
-        each = [(mine[index], theirs[index]) for mine, theirs in pairs]
-        figures.append(figure(title(server), case, library.name, loop, RATE, library.goals[index], each, versions))
+    for case, goal in zip(("enqueue", "consume"), library.goals, strict=True):
+        each = [(mine[case], theirs[case]) for mine, theirs in pairs]
+        figures.append(figure(title(server), case, library.name, loop_of(versions), RATE, goal, each, versions))
     return figures
 
 
-def one_round(library: Library, program: Program, url: str, scale: float) -> tuple[tuple[float, float], dict[str, str]]:
-    """Enqueue and consume with one library. Return jobs a second, and versions."""
+def loop_of(versions: Mapping[str, str]) -> str:
+    """Return the event loop of a library with these versions."""
+    return "node" if "node" in versions else loops()[-1]
+
+
+def one_round(
+    program: Program, url: str, counts: Mapping[str, int], *terms: str
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Enqueue so many jobs, and consume so many. Return jobs a second of both, and versions."""
+    rates: dict[str, float] = {}
+    versions: dict[str, str] = {}
     with redis.Redis.from_url(url) as client:
         client.flushall()
-        enqueue, versions = program.measure("enqueue", url, int(library.enqueue * scale))
-        consume, _ = program.measure("consume", url, int(library.consume * scale))
+        for what, count in counts.items():
+            rates[what], versions = program.measure(what, url, count, *terms)
         client.flushall()
-    return (enqueue, consume), versions
+    return rates, versions

@@ -18,7 +18,8 @@ Usage: python -m tests.benchmarks.control [--quick] [--against DIRECTORY] [--kin
 - "beside parked": the same while 100,000 items wait in the line of another key, as a ratio to none of them.
 - "ask / by hand": requests a second, one at a time, each put, handled by a `serve(reply=True)` of the same process and
   replied to, as a ratio to two loops with LPUSH and BRPOP, one list for requests and one for replies.
-- With `--libraries`, docket and BullMQ (its Python package) are installed there, and their lateness is measured, too.
+- With `--libraries`, docket and BullMQ are installed there. tests/benchmarks/peers.py measures how late their delayed
+  jobs come, and our limits, keys and puts with an id as ratios to theirs.
 - With `--against`, another checkout runs the plain puts and gets in turn: what a queue pays that uses none of it.
   Processes differ by some per cent, so each repetition has new ones.
 
@@ -48,8 +49,6 @@ import redis.asyncio
 
 from apressure import QueueEmptyError, serve
 from tests.benchmarks.cpu import opened
-from tests.environments import ROOT, environment, last_line
-from tests.servers import CannotRun
 
 KINDS: Final = ("AsyncQueue", "EventQueue", "TaskQueue", "FileQueue")
 GOALS: Final = {
@@ -290,26 +289,6 @@ def compared(checkouts: Sequence[Path], kind: str, bursts: int) -> float:
     return best[0] / best[1]
 
 
-def of_libraries(place: Path, url: str, count: int, repetitions: int) -> list[dict[str, Any]]:
-    """Print how late delayed jobs of other libraries come, and return it as rows."""
-    rows = []
-    for name, package in (("docket", "pydocket"), ("BullMQ", "bullmq")):
-        try:
-            python = environment(place / f"{name.lower()}-late", (package,))
-            command = (str(python), "-m", "tests.benchmarks.others.late", name.lower(), url, str(count))
-            found = [
-                json.loads(subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=300).stdout)
-                for _ in range(repetitions)
-            ]
-        except (CannotRun, subprocess.SubprocessError) as error:
-            print(f"{name:12}left out: {last_line(error)}", flush=True)
-            continue
-        late, version = statistics.median(one["late"] for one in found), found[0]["version"]
-        print(f"{name:12}{'late':18}{late:9.3f} ms at the 99th percentile ({package} {version})", flush=True)
-        rows.append({"kind": name, "what": "late", "value": late, "version": version})
-    return rows
-
-
 def shown(kind: str, what: str, value: float) -> dict[str, Any]:
     """Print a figure, and return it as a row."""
     goal, late = GOALS[what], what.startswith("late")
@@ -340,6 +319,7 @@ def main() -> None:
         return
     import apressure
     from apressure.embedded import EmbeddedServer
+    from tests.benchmarks import peers  # another checkout may have none
 
     root = Path(apressure.__file__).parents[1]
     count, kept = (2_000, 10_000) if options.quick else (10_000, 1_000_000)
@@ -358,7 +338,8 @@ def main() -> None:
                 ratios = [compared(both, kind, count // BURST) for _ in range(repetitions)]
                 rows.append(shown(kind, "plain / before", statistics.median(ratios)))
         if options.libraries:
-            rows += of_libraries(options.libraries, server.url, count // 10, repetitions)
+            rows += peers.lateness(options.libraries, server.url, count // 10, repetitions)
+            rows += peers.rates(options.libraries, server, count, repetitions)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
 

@@ -48,6 +48,12 @@ class Library:
         """The module that measures the library."""
         return f"tests.benchmarks.others.{self.name.lower()}"
 
+    def counts(self, scale: float) -> dict[str, int]:
+        """How many jobs are enqueued and consumed when so much of the work is done."""
+        return {"enqueue": int(self.enqueue * scale), "consume": int(self.consume * scale)}
+
+
+BULLMQ = Library("BullMQ", ("bullmq", "hiredis"), 30_000, 20_000, node=("bullmq", "ioredis"))
 
 LIBRARIES = (
     Library("arq", ("arq",), 6_000, 4_000),
@@ -55,12 +61,15 @@ LIBRARIES = (
     Library("SAQ", ("saq[redis,hiredis]", "typing-extensions"), 10_000, 4_000),
     Library("taskiq", ("taskiq", "taskiq-redis", "hiredis"), 6_000, 4_000),
     Library("streaQ", ("streaq",), 15_000, 3_000),
-    Library("BullMQ", ("bullmq", "hiredis"), 30_000, 20_000, node=("bullmq", "ioredis")),
+    BULLMQ,
     Library("RQ", ("rq", "hiredis"), 10_000, 1_000),
     Library("FastStream", ("faststream[redis]", "hiredis"), 200_000, 100_000, goals=(2.0, 5.0)),
 )
 
 OURS = Library("apressure", (), 400_000, 300_000)
+
+DOCKET = Library("docket", ("pydocket", "hiredis"), 5_000, 5_000)
+"""What only `nox -s bench -- control` compares with."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +79,7 @@ class Program:
     command: tuple[str, ...]
     environment: dict[str, str]
 
-    def measure(self, what: str, url: str, count: int) -> tuple[float, dict[str, str]]:
+    def measure(self, what: str, url: str, count: int, *terms: str) -> tuple[float, dict[str, str]]:
         """Return jobs a second, and the versions.
 
         Raises:
@@ -78,7 +87,7 @@ class Program:
         """
         try:
             done = subprocess.run(
-                [*self.command, what, url, str(count)],
+                [*self.command, what, url, str(count), *terms],
                 cwd=ROOT,
                 env={**os.environ, **self.environment},
                 capture_output=True,
@@ -111,6 +120,14 @@ def install(library: Library, environments: Path) -> Program:
             mark(place, library.node)
         script = ROOT / "tests/benchmarks/others" / f"{library.name.lower()}.cjs"
         return Program((node, str(script)), {"NODE_PATH": str(place / "node_modules")})
+    return Program((str(python_of(library, environments)), "-m", library.module), {})
+
+
+def python_of(library: Library, environments: Path) -> Path:
+    """Return the Python of a library's environment, after installing what is not there yet.
+
+    Raises:
+        CannotRun: The library cannot be installed here.
+    """
     requirements = (*library.requirements, "uvloop; sys_platform != 'win32'")
-    python = environment(environments / library.name.lower(), requirements)
-    return Program((str(python), "-m", library.module), {})
+    return environment(environments / library.name.lower(), requirements)

@@ -14,9 +14,9 @@ import pytest
 
 from apressure.embedded import EmbeddedServer
 from tests import processes
-from tests.benchmarks import compare, events, libraries, plot, table
+from tests.benchmarks import compare, events, libraries, peers, plot, table
 from tests.benchmarks.figures import Figure, figure
-from tests.benchmarks.libraries import LIBRARIES, Library, Program
+from tests.benchmarks.libraries import DOCKET, LIBRARIES, Library, Program
 from tests.servers import SERVERS, CannotRun
 
 ROOT = Path(__file__).parents[2]
@@ -132,6 +132,32 @@ def test_libraries_have_processes_of_their_own(make_server: Callable[..., Embedd
         compare.with_library(same, fails, server, 0.01, 1)
 
 
+def test_limits_keys_and_ids_beside_libraries(
+    make_server: Callable[..., EmbeddedServer],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """Ours stands in for docket. BullMQ fails, which leaves the others alone."""
+    ours = dict(peers.programs(tmp_path, ()))
+    fails = Program((sys.executable, "-c", "raise SystemExit('no such thing')"), {})
+    sides = {**ours, "docket": ours["TaskQueue"], "BullMQ": fails}
+    monkeypatch.setattr(peers, "programs", lambda place: sides.items())
+    rows = peers.rates(tmp_path, make_server(), 20, 2)
+    assert [(row["kind"], row["what"]) for row in rows] == [
+        (kind, f"{terms}, {each} / docket")
+        for terms, what in peers.WHAT.items()
+        for each in what
+        for kind in peers.OURS
+    ]
+    for row in rows:
+        assert row["ours"] > 0 < row["theirs"]
+        assert row["reached"] is (row["value"] >= row["goal"])
+    said = capsys.readouterr().out
+    for terms in peers.WHAT:
+        assert (f"{'BullMQ':12}{terms:18}left out: enqueue: no such thing" in said) is (terms != "keys")
+
+
 def test_a_library_that_cannot_be_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
     with pytest.raises(CannotRun, match=r"not installed: .*no-python"):
@@ -140,7 +166,7 @@ def test_a_library_that_cannot_be_installed(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_every_library_has_its_program() -> None:
-    for library in LIBRARIES:
+    for library in (*LIBRARIES, DOCKET):
         assert (ROOT / (library.module.replace(".", "/") + ".py")).exists()
         if library.node:
             assert (ROOT / (library.module.replace(".", "/") + ".cjs")).exists()

@@ -1,4 +1,4 @@
-// BullMQ on Node: bullmq.cjs enqueue|consume URL COUNT, as in measure.py.
+// BullMQ on Node: bullmq.cjs enqueue|consume URL COUNT [TERMS], as in measure.py.
 "use strict";
 
 const { Queue, Worker } = require("bullmq");
@@ -7,20 +7,31 @@ const NAME = "benchmark";
 const PAYLOAD = "x".repeat(100);
 const BULK = 1000;
 
-const [what, url, argument] = process.argv.slice(2);
+const [what, url, argument, terms] = process.argv.slice(2);
 const count = Number(argument);
 const warmUp = Math.max(1, Math.floor(count / 5));
 // By ioredis, BullMQ's own choice. node-redis enqueues as fast, and consumes more slowly.
 const connection = { host: new URL(url).hostname, port: Number(new URL(url).port), maxRetriesPerRequest: null };
 
+// The options of jobs and of workers, by the terms. Keys (groups) are in BullMQ Pro only.
+const ids = { once: () => `order-${performance.now()}`, again: () => "order" };
+const limits = { rate: { limiter: { max: 1_000_000, duration: 1000 } } };
+
 async function enqueue() {
   const queue = new Queue(NAME, { connection, defaultJobOptions: { removeOnComplete: true } });
-  const put = async (many) => {
+  const putOneByOne = async (many) => {
+    for (let done = 0; done < many; done += 1) {
+      const options = terms in ids ? { deduplication: { id: ids[terms]() } } : {};
+      await queue.add("work", { payload: PAYLOAD }, options);
+    }
+  };
+  const putInBulk = async (many) => {
     for (let done = 0; done < many; done += BULK) {
       const size = Math.min(BULK, many - done);
       await queue.addBulk(Array.from({ length: size }, () => ({ name: "work", data: { payload: PAYLOAD } })));
     }
   };
+  const put = terms ? putOneByOne : putInBulk;
   await queue.waitUntilReady();
   await put(warmUp);
   const begin = performance.now();
@@ -38,7 +49,7 @@ function consume() {
       else if (done === warmUp + count) resolve((count / (performance.now() - begin)) * 1000);
     };
     // 10 jobs at a time are slower, 200 are no faster. Batches are in BullMQ Pro only, which is not free.
-    new Worker(NAME, work, { connection, concurrency: 100 });
+    new Worker(NAME, work, { connection, concurrency: terms ? 32 : 100, ...limits[terms] });
   });
 }
 

@@ -1,7 +1,9 @@
-"""The command line of all libraries: `python -m tests.benchmarks.others.NAME enqueue|consume URL COUNT`.
+"""The command line of all libraries: `python -m tests.benchmarks.others.NAME enqueue|consume URL COUNT [TERMS]`.
 
 It prints one line of JSON: jobs a second, and the versions. A fifth of COUNT more jobs warm up first, so the figure
 excludes the start of the process, its first connection and a cold JIT compiler.
+
+With TERMS, which tests/benchmarks/peers.py describes, jobs are enqueued one at a time, and 32 are done at a time.
 """
 
 from __future__ import annotations
@@ -9,17 +11,24 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 NAME = "benchmark"
 PAYLOAD = "x" * 100
 BULK = 1000
 """How many jobs go into one call of a bulk API. All of them do well with it, and hardly better with more."""
+
+CONCURRENCY: Final = 32
+"""How many jobs are done at a time with terms. docket has too few connections for 100."""
+
+NEVER_REACHED: Final = 1_000_000
+"""Jobs a second: a rate that limits nothing."""
 
 
 class Stopwatch:
@@ -55,17 +64,20 @@ class Stopwatch:
 
 
 Put = Callable[[int], Awaitable[None]]
-Producer = Callable[[str], AbstractAsyncContextManager[Put]]
-"""Of a URL, a context with a function that enqueues so many jobs."""
-Consume = Callable[[str, Stopwatch], Coroutine[Any, Any, None]]
-"""Runs a worker whose jobs tell the stopwatch, until it is cancelled or has nothing left to do."""
+Producer = Callable[..., AbstractAsyncContextManager[Put]]
+"""Of a URL, and of terms if there are any, a context with a function that enqueues so many jobs."""
+Consume = Callable[..., Coroutine[Any, Any, None]]
+"""Runs a worker of a URL whose jobs tell the stopwatch, until it is cancelled or has nothing left to do."""
 
 
 def main(producer: Producer, consume: Consume, *packages: str) -> None:
     """Measure, and print the result with the versions of the packages."""
-    what, url, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    what, url, jobs, *terms = sys.argv[1:]
+    count = int(jobs)
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
-        rate = runner.run(enqueued(producer, url, count) if what == "enqueue" else consumed(consume, url, count))
+        rate = runner.run(
+            enqueued(producer, url, count, *terms) if what == "enqueue" else consumed(consume, url, count, *terms)
+        )
         print(json.dumps({"rate": rate, "versions": {name: version(name) for name in packages}}), flush=True)
         os._exit(0)  # the end of a worker is not measured
 
@@ -79,19 +91,19 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def enqueued(producer: Producer, url: str, count: int) -> float:
+async def enqueued(producer: Producer, url: str, count: int, *terms: str) -> float:
     """Return enqueued jobs a second."""
-    async with producer(url) as put:
+    async with producer(url, *terms) as put:
         await put(warm_up(count))
         begin = time.perf_counter()
         await put(count)
         return count / (time.perf_counter() - begin)
 
 
-async def consumed(consume: Consume, url: str, count: int) -> float:
+async def consumed(consume: Consume, url: str, count: int, *terms: str) -> float:
     """Return jobs done a second, from a filled queue."""
     watch = Stopwatch(count)
-    worker = asyncio.create_task(consume(url, watch))
+    worker = asyncio.create_task(consume(url, watch, *terms))
     finished = asyncio.create_task(watch.finished.wait())
     await asyncio.wait([worker, finished], return_when=asyncio.FIRST_COMPLETED)
     if not watch.finished.is_set():
@@ -111,6 +123,16 @@ async def concurrently(tasks: int, count: int, enqueue: Callable[[], Awaitable[o
     async with asyncio.TaskGroup() as group:
         for _ in range(tasks):
             group.create_task(feed())
+
+
+def order(terms: str) -> str | None:
+    """Return the id of the next job that is enqueued: one of its own, that of all the others, or none."""
+    return {"once": f"order-{time.perf_counter_ns()}", "again": "order"}.get(terms)
+
+
+def customer() -> str:
+    """Return one of 10,000 keys, as `keyed` in tests/benchmarks/control.py."""
+    return f"customer-{random.randrange(10_000)}"
 
 
 def bulks(count: int) -> list[int]:
