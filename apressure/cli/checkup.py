@@ -83,7 +83,7 @@ def _notes(address: QueueAddress, statistics: Any) -> Iterator[recovery.Finding]
             f"`apressure resume {name}`",
         )
     if statistics.limits != UNLIMITED:
-        yield _note("limited", f"Its consumers get {statistics.limits}.", f"`apressure limit {name} --help`")
+        yield from _limits(name, statistics)
     if statistics.length and consumers_of(statistics) == 0:
         yield _note("unconsumed", f"{statistics.length} items wait, and no consumer is there.", "Start a consumer.")
     if letters := getattr(statistics, "dead_letters", 0):
@@ -100,6 +100,17 @@ def _notes(address: QueueAddress, statistics: Any) -> Iterator[recovery.Finding]
         yield _note("delayed", f"{statistics.delayed} items are delayed; the next one {due}.")
     if unfinished := getattr(statistics, "unfinished", 0):
         yield _note("unfinished", f"{unfinished} items are being written, or their writers died.")
+
+
+def _limits(name: str, statistics: Any) -> Iterator[recovery.Finding]:
+    limits, in_flight = statistics.limits, statistics.in_flight
+    text = f"Its consumers get {limits}. Other clients of its format are not limited."
+    yield _note("limited", text, f"`apressure limit {name} --help`")
+    if limits.concurrency and in_flight > limits.concurrency:
+        text = f"{in_flight} items are in flight, and at most {limits.concurrency} may be: a client of another library "
+        yield _note("bypassed", f"{text}takes items without regard to limits, or the limit was lower a moment ago.")
+    if statistics.parked:
+        yield _note("parked", f"Of the items that wait, {statistics.parked} wait for others of their key.")
 
 
 def _note(kind: recovery.FindingKind, text: str, advice: str = "") -> recovery.Finding:

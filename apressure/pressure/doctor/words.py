@@ -10,11 +10,12 @@ from typing import Final, Literal, NamedTuple
 from apressure.exceptions import Role
 
 FindingKind = Literal[
-    "abandoned_claim", "broken_bound", "broken_statistic", "collision", "dead_letters", "delayed", "doubled_token",
+    "abandoned_claim", "broken_bound", "broken_statistic", "bypassed", "collision", "dead_letters", "delayed",
+    "doubled_token",
     "expired_lease", "expired_member", "extra_permits", "foreign_entry", "half_created", "half_deleted", "in_flight",
     "late_schedule", "leased", "leftovers", "limited", "lost_permit", "negative_bound", "orphaned_items",
-    "overdue", "overfull", "overlong_lease", "paused", "spark_batches", "stuck_role", "unconsumed", "unfinished",
-    "waiting_role", "wrong_type",
+    "overdue", "overfull", "overlong_lease", "parked", "paused", "spark_batches", "stuck_role", "unconsumed",
+    "unfinished", "waiting_role", "wrong_type",
 ]  # fmt: skip
 
 How = Literal["automatic", "holder", "by hand", "none"]
@@ -175,7 +176,7 @@ SENTENCES: Final = {
         "shortened the lease of {text!r} on the {role} role to its duration",
     ),
     "limited": _note(
-        "Consumers of apressure get {limits}.",
+        "Consumers of apressure get {limits}. Other clients are not limited.",
         "To change that: apressure limit {queue}; --help says how.",
     ),
     "paused": _note(

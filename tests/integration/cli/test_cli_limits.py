@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import redis
 
+from apressure import EventQueue, QueueEmptyError, sync
 from tests.integration.commands import Commands, wait_until
+from tests.okq import Okq
 
 # What does not depend on the server runs on one of them.
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
@@ -42,7 +45,7 @@ def test_a_hold_is_set_shown_and_ended(cli: Commands, queue: str) -> None:
     assert (process.returncode, output, errors) == (0, b"a\n", b"")
 
 
-def test_keys_are_set_and_shown(cli: Commands) -> None:
+def test_keys_are_set_and_shown(cli: Commands, url: str) -> None:
     events = "events:changes"
     cli("create", events)
     told = cli.json("limit", events, "--key", "/customer/id", "--key-at-most", "3")
@@ -54,6 +57,14 @@ def test_keys_are_set_and_shown(cli: Commands) -> None:
     for item in ("a", "b"):
         cli("put", events, item, "--key", "k")
     assert b"\nparked\t" in cli("stat", events).stdout
+    with sync.Queue(EventQueue("changes", url=url)) as queue:
+        delivery = queue.receive()
+        with pytest.raises(QueueEmptyError):
+            queue.receive(timeout=0)
+        notes = {finding["kind"]: finding["text"] for finding in cli.json("doctor", events)["findings"]}
+        assert "Other clients of its format are not limited" in notes["limited"]
+        assert notes["parked"] == "Of the items that wait, 1 wait for others of their key."
+        delivery.release()
     assert cli("get", events, "-n", "2", "--no-follow").stdout == b"a\nb\n"
     assert cli.json("limit", events, "--key", "off")["limits"] == NONE
     cli("limit", events, "--key-at-most", "2", code=2)
@@ -105,3 +116,19 @@ def test_a_bad_hold_is_refused(cli: Commands, queue: str, seconds: str) -> None:
 def test_a_directory_has_no_limits(cli: Commands, tmp_path: object) -> None:
     done = cli("limit", f"files:{tmp_path}/orders", "--concurrency", "3", code=1)
     assert b"a FileQueue cannot limit its consumers" in done.stderr
+
+
+def test_the_doctor_tells_of_a_client_that_knows_no_limits(cli: Commands, db: redis.Redis) -> None:
+    okq = Okq(db)
+    cli("create", "events:changes")
+    cli("limit", "events:changes", "--concurrency", "1")
+    for item in ("a", "b"):
+        cli("put", "events:changes", item)
+    kinds = [finding["kind"] for finding in cli.json("doctor", "events:changes")["findings"]]
+    assert "bypassed" not in kinds
+    first, second = okq.pop("changes"), okq.pop("changes")
+    notes = {finding["kind"]: finding["text"] for finding in cli.json("doctor", "events:changes")["findings"]}
+    assert notes["bypassed"].startswith("2 items are in flight, and at most 1 may be")
+    for popped in (first, second):
+        assert okq.ack("changes", popped[0]) == 1
+    cli("delete", "events:changes")
