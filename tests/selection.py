@@ -20,9 +20,26 @@ REQUIRE_ALL = os.environ.get("APRESSURE_REQUIRE_ALL") == "1"
 
 SLOW = (
     "tests/chaos/",
+    "tests/integration/event_server/test_other_languages.py",
+    "tests/integration/events/remote/test_trouble.py",
+    "tests/integration/events/test_trouble.py",
+    "tests/integration/recovery/test_delays_deaths.py",
+    "tests/integration/servers/test_all_replicas.py",
+    "tests/integration/servers/test_cluster.py",
+    "tests/integration/servers/test_sentinel.py",
+    "tests/integration/servers/test_topologies.py",
+    "tests/integration/shared/test_schedules_in_trouble.py",
+    "tests/integration/spark/test_servers.py",
+    "tests/integration/tasks/test_delays_in_trouble.py",
+    "tests/integration/tasks/test_trouble.py",
+    "tests/integration/test_benchmarks.py",
+    "tests/property/test_member_model.py",
+    "tests/property/test_permit_model.py",
+    "tests/property/test_queue_machine.py",
+    "tests/property/test_role_model.py",
     "tests/spark/",
 )
-"""All tests here are slow. The marker `slow` says it of single ones."""
+"""All tests here are slow. The marker `slow` says it of single ones elsewhere."""
 
 SERVER_IS_THE_SUBJECT = (
     "tests/chaos/test_failover.py",
