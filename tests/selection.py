@@ -20,9 +20,12 @@ REQUIRE_ALL = os.environ.get("APRESSURE_REQUIRE_ALL") == "1"
 
 SLOW = (
     "tests/chaos/",
+    "tests/contract/test_contract.py::TestFakeRedis",
     "tests/integration/event_server/test_other_languages.py",
     "tests/integration/events/remote/test_trouble.py",
     "tests/integration/events/test_trouble.py",
+    "tests/integration/interoperability/test_traffic.py",
+    "tests/integration/leases/test_lease_servers.py",
     "tests/integration/recovery/test_delays_deaths.py",
     "tests/integration/servers/test_all_replicas.py",
     "tests/integration/servers/test_cluster.py",
@@ -31,6 +34,7 @@ SLOW = (
     "tests/integration/shared/test_schedules_in_trouble.py",
     "tests/integration/spark/test_servers.py",
     "tests/integration/tasks/test_delays_in_trouble.py",
+    "tests/integration/tasks/test_release.py",
     "tests/integration/tasks/test_trouble.py",
     "tests/integration/test_benchmarks.py",
     "tests/property/test_member_model.py",
