@@ -32,7 +32,10 @@ BESIDE_THE_TESTS = ("CHANGELOG.md", "README.md", "docs", "examples", "noxfile.py
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests against the built wheel. The end of the output lists what this machine lacks, such as Java."""
+    """Run the usual tests against the built wheel. `nox -s tests -- --slow` adds the slow ones.
+
+    The end of the output lists what was left out, and what this machine lacks, such as Java.
+    """
     install_wheel(session, group("test"))
     run_pytest(session, *PARALLEL, "--durations=10")
 
