@@ -32,7 +32,10 @@ BESIDE_THE_TESTS = ("CHANGELOG.md", "README.md", "docs", "examples", "noxfile.py
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests against the built wheel. The end of the output lists what this machine lacks, such as Java."""
+    """Run the usual tests against the built wheel. `nox -s tests -- --slow` adds the slow ones.
+
+    The end of the output lists what was left out, and what this machine lacks, such as Java.
+    """
     install_wheel(session, group("test"))
     run_pytest(session, *PARALLEL, "--durations=10")
 
@@ -47,24 +50,26 @@ def whole(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("processes", [2, 5, 8, 5, 5], ids=["2", "5", "8", "5-again", "5-once-more"])
 def shuffled(session: nox.Session, processes: int) -> None:
-    """Run the tests in a random order, with several numbers of processes. The head of the output has the seed."""
+    """Run all tests in a random order, with several numbers of processes. The head of the output has the seed."""
     install_wheel(session, group("shuffled"))
     # The seed orders the tests; random numbers within the tests stay random.
-    run_pytest(session, "-n", str(processes), "--dist", "loadfile", "-p", "randomly", "--randomly-dont-reset-seed")
+    run_pytest(
+        session, "-n", str(processes), "--dist", "loadfile", "--slow", "-p", "randomly", "--randomly-dont-reset-seed",
+    )  # fmt: skip
 
 
 @nox.session
 def minimum(session: nox.Session) -> None:
-    """Run the fast tests with the lowest versions of the dependencies."""
+    """Run the usual tests with the lowest versions of the dependencies."""
     install_wheel(session, group("test"), *lowest_versions(), spark=False)
-    run_pytest(session, *PARALLEL, "-m", "not chaos and not slow")
+    run_pytest(session, *PARALLEL)
 
 
 @nox.session(python=PYTHONS)
 def pythons(session: nox.Session) -> None:
-    """Run the fast tests on each Python that apressure supports. nox lists those that this machine lacks."""
+    """Run the usual tests on each Python that apressure supports. nox lists those that this machine lacks."""
     install_wheel(session, group("test"), spark=False)
-    run_pytest(session, *PARALLEL, "-m", "not chaos and not slow")
+    run_pytest(session, *PARALLEL)
 
 
 @nox.session

@@ -1,4 +1,4 @@
-"""Fixtures with real servers, and the list of skipped tests.
+"""Fixtures with real servers.
 
 * `server`: each server of this machine in turn (`valkey`, `redis`), one process for the whole run.
 * `url`: its address, with an empty database; a test that leaves keys fails, unless it has the marker `leaves_keys`.
@@ -12,7 +12,6 @@ import contextlib
 import os
 import signal
 import sys
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,6 @@ from tests.servers import KINDS, SERVERS, CannotRun, binary_of, keys_left_behind
 
 # Here, because every process of a run reads this file.
 pytest_plugins = ("tests.parallel", "tests.processes", "tests.selection", "tests.chaos.table")
-
-REQUIRE_ALL = os.environ.get("APRESSURE_REQUIRE_ALL") == "1"
 
 _failed = pytest.StashKey[bool]()
 
@@ -139,13 +136,6 @@ def pytest_runtest_makereport(
     return report
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("simulation", "the simulated world of tests/simulation")
-    group.addoption("--seeds", type=int, default=0, help="how many simulated runs; 0 leaves the simulation out")
-    group.addoption("--seed", type=int, default=None, help="repeat the run of one seed")
-    group.addoption("--planted", action="store_true", help="prove that the simulation finds faults that are planted")
-
-
 def pytest_report_header() -> list[str]:
     lines = [f"apressure: {Path(apressure.__path__[0])}"]
     for kind in KINDS:
@@ -153,31 +143,3 @@ def pytest_report_header() -> list[str]:
             program = EmbeddedServer(binary=binary_of(kind))
             lines.append(f"server: {program.software} {program.version}")
     return lines
-
-
-def _left_out(config: pytest.Config) -> Counter[str]:
-    """Return the reasons for skipped tests, and how many tests each one skipped."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    reasons: Counter[str] = Counter()
-    for report in reporter.stats.get("skipped", []) if reporter else []:
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        reasons[reason.removeprefix("Skipped: ")] += 1
-    return reasons
-
-
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    if REQUIRE_ALL and exitstatus == pytest.ExitCode.OK and _left_out(session.config):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    terminalreporter.section("what this machine could not run")
-    reasons = _left_out(config)
-    for reason, count in sorted(reasons.items()):
-        terminalreporter.line(f"could not run on this machine: {reason} [{count} skipped]")
-    if not reasons:
-        terminalreporter.line("everything ran")
-    elif REQUIRE_ALL:
-        terminalreporter.line("APRESSURE_REQUIRE_ALL is set: the run fails for what was left out", red=True)
-    if not (config.getoption("seeds") or config.getoption("planted")) and config.getoption("seed") is None:
-        terminalreporter.line("not part of this run: the simulation (nox -s simulate, with Python 3.12 or later)")

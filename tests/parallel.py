@@ -20,6 +20,7 @@ LONGEST_FIRST = (
     "tests/spark/",
     "tests/contract/",
     "tests/chaos/",
+    "tests/integration/testing/test_plugin.py",
     "tests/integration/cli/test_cli.py",
     "tests/integration/test_demo.py",
     "tests/integration/interoperability/",

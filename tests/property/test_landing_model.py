@@ -19,6 +19,7 @@ LONGER = {"landing-with-strings-forever": Design(wait="landing", fenced=True, ow
 DESIGNS = {**SHORT, **(LONGER if LONG else {})}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("design", DESIGNS.values(), ids=DESIGNS)
 def test_the_design_holds_in_every_state(design: Design) -> None:
     result = search(design)
@@ -27,6 +28,7 @@ def test_the_design_holds_in_every_state(design: Design) -> None:
     assert result.states > 50_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("design", "broken"),
     [

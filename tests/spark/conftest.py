@@ -31,7 +31,6 @@ SLOW_START = "Python worker failed to connect back"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/spark/" in item.nodeid:
-            item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.flaky(reruns=3, only_rerun=[SLOW_START]))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(900))  # a machine with much else to do takes ten times as long

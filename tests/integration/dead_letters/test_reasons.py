@@ -179,7 +179,7 @@ async def test_a_service_that_is_stopped_before_the_retry_keeps_the_error(queue:
 
     for _ in range(2):
         stop.clear()
-        service = asyncio.create_task(serve(handler, queue, retry=Backoff(60)))
+        service = asyncio.create_task(serve(handler, queue, retry=Backoff(3, jitter=False)))
         await in_time(stop.wait())
         await asyncio.sleep(0.05)
         service.cancel()

@@ -152,7 +152,7 @@ async def test_it_dies_while_it_pushes(queue: EventQueue[bytes], okq: Okq, db: r
 
 
 async def test_a_consumer_mends(queue: EventQueue[bytes], okq: Okq, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer, "SIGN_OF_LIFE", 0.2)
+    monkeypatch.setattr(consumer.EventConsumer, "_heartbeat", 0.2)
     okq.hook = dies_at("push LPUSH")  # type: ignore[assignment]
     with pytest.raises(Died):
         okq.push("jobs", "a", b"lost")

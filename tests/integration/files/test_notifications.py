@@ -194,6 +194,7 @@ def test_a_directory_that_cannot_be_watched_is_listed_until_it_can(tmp_path: Pat
     watching.run(limit, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_thousand_queues_are_open_in_one_process(tmp_path: Path) -> None:
     watching.run("a thousand", tmp_path)
 
@@ -260,6 +261,7 @@ async def test_a_directory_that_was_replaced_or_moved_is_watched(tmp_path: Path)
         assert (await in_time(receiving)).raw == b"c"
 
 
+@pytest.mark.slow
 async def test_a_queue_that_is_dropped_ends_its_watch_when_its_directory_changes(tmp_path: Path) -> None:
     before = watching.watches()
     async with fresh(tmp_path, "kept") as kept:
@@ -284,6 +286,7 @@ class Abandonable(asyncio.SelectorEventLoop):
             super().__del__()  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_event_loops_that_end_leave_their_instance_to_the_next_one(tmp_path: Path) -> None:
     """Whether or not they are closed, and their queues; also in several threads at a time."""
 

@@ -324,6 +324,7 @@ def test_a_result_that_came_together_with_ctrl_c_goes_back_at_once(kind: str, ur
                 assert [next(items) for _ in range(3)] == list("abc")
 
 
+@pytest.mark.slow
 @pytest.mark.leaves_keys
 @pytest.mark.parametrize("how", ["once", "again"])
 @pytest.mark.parametrize("kind", ["server", "plain", "events", "okq"])

@@ -272,6 +272,7 @@ async def test_an_event_loop_that_has_ended_lets_go(open_queue: Opener, url: str
         assert process.returncode == 0
 
 
+@pytest.mark.slow
 async def test_code_that_holds_the_gil_stops_the_thread_too(open_queue: Opener, url: str) -> None:
     queue = await open_queue()
     await queue.put_many([b"1", b"2"])

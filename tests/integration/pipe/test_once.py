@@ -120,6 +120,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 async def test_processes_that_are_killed_double_nothing_between_two_databases(source: Any, url: str) -> None:
     elsewhere = url.rsplit("/", 1)[0] + "/1"
     async with EventQueue("out", url=elsewhere) as destination:

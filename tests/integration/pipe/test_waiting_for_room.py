@@ -29,6 +29,7 @@ MAX_HOLD = 2.0
 
 KINDS = ("alone", "shared", "events", "okq", "tasks", "files")
 """The sources. "alone" and "shared" are an `AsyncQueue` with one consumer and with a member of several."""
+SOURCES = [kind if kind == "alone" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
 
 pytestmark = [
     pytest.mark.leaves_keys("blueque_*", "apressure:blueque:*"),
@@ -103,7 +104,7 @@ async def encoded(item: Any) -> bytes:
     return item.encode() if isinstance(item, str) else bytes(item)
 
 
-@pytest.mark.parametrize("source", KINDS, indirect=True)
+@pytest.mark.parametrize("source", SOURCES, indirect=True)
 async def test_a_wait_for_room_counts_as_no_attempt(
     source: Any, destination: FileQueue[bytes], request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -125,7 +126,7 @@ async def test_a_wait_for_room_counts_as_no_attempt(
     assert "max_hold" not in caplog.text
 
 
-@pytest.mark.parametrize("source", KINDS, indirect=True)
+@pytest.mark.parametrize("source", SOURCES, indirect=True)
 async def test_a_transform_that_is_stuck_is_ended(
     source: Any, destination: FileQueue[bytes], request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -55,6 +55,7 @@ return {time[1] * 1000000 + time[2], redis.call('LLEN', KEYS[1])}
 """
 
 
+@pytest.mark.slow
 async def test_no_window_has_more_than_the_rate_over_four_processes(
     open_queue: Opener, url: str, db: redis.Redis
 ) -> None:

@@ -393,6 +393,7 @@ class TestOwner:
         assert not gone(int(pid))
         one.end()
 
+    @pytest.mark.slow
     def test_a_sigkill_while_it_starts_leaves_nothing(self, owner: Callable[..., Owner]) -> None:
         code = """
             import sys, tempfile

@@ -8,7 +8,7 @@ import redis
 from tests.servers import SERVERS
 from tests.topologies import ask, cluster, information, replicated, sentinel
 
-pytestmark = [pytest.mark.slow, pytest.mark.parametrize("kind", SERVERS)]
+pytestmark = pytest.mark.parametrize("kind", SERVERS)
 
 
 def test_a_replica_that_lags_takes_over(kind: str) -> None:

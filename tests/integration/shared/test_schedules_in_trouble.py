@@ -112,7 +112,7 @@ async def test_lost_replies_double_no_occasion(queue: Any, open_queue: Open, url
     await overdue(queue, *names, count=20)
     before = await queue.schedules()
     async with Proxy(url, random.Random(5)) as line, asyncio.timeout(120):
-        others = [await open_queue(line.url, retry_timeout=60.0) for _ in range(2)]
+        others = [await open_queue(line.url, response_timeout=1.0, retry_timeout=60.0) for _ in range(2)]
         for other in others:
             await other.exists()
         line.trouble = trouble

@@ -270,7 +270,6 @@ async def test_cancellations_lose_nothing(open_queue: Open, db: redis.Redis) -> 
     assert (await queue.statistics()).in_flight == 0
 
 
-@pytest.mark.slow
 async def test_a_hundred_thousand_tasks(make_server: Callable[..., EmbeddedServer]) -> None:
     """Enqueued, scheduled, moved, and drained: in order, and none is left."""
     server = make_server()
