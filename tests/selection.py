@@ -176,7 +176,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for reason, count in sorted(reasons.items()):
         terminalreporter.line(f"could not run on this machine: {reason} [{count} skipped]")
     if not reasons:
-        terminalreporter.line("everything ran")
+        terminalreporter.line("it could run everything")
     elif REQUIRE_ALL:
         terminalreporter.line("APRESSURE_REQUIRE_ALL is set: the run fails for what was left out", red=True)
     if count := config.stash.get(_slow_left_out, 0):
