@@ -28,10 +28,11 @@ SERVERS = (KINDS[0], pytest.param(KINDS[1], marks=pytest.mark.second_server))
 """For `parametrize` and fixtures. tests/selection.py says which tests run on the second one."""
 
 PASSING = tuple(
-    f"apressure:*:{word}" for word in ("op:*", "reply:*", "turns", "watch", "resumed", "room", "end", "expiry", "scan")
+    f"apressure:*:{word}"
+    for word in ("op:*", "reply:*", "asked:*", "turns", "watch", "resumed", "room", "end", "expiry", "scan")
 )
-"""Records of operations and of clients that wait in line, replies, and an index that can be made again, may outlive a
-queue, if they have a time to live."""
+"""Records of operations, of clients that wait in line, of requests and their replies, and an index that can be made
+again, may outlive a queue, if they have a time to live."""
 
 
 class CannotRun(Exception):

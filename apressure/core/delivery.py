@@ -219,7 +219,7 @@ class LeasedDelivery(Claimed, Generic[T]):
         return False
 
     async def still_asked(self) -> bool:
-        """Whether a program still waits for the reply. On this kind, a message expires with its asker."""
+        """Whether a program still waits for the reply. The same as `asked`: a request expires when its asker leaves."""
         return self.asked
 
     async def reply(self, value: Any) -> None:

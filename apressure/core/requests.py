@@ -85,6 +85,11 @@ class Pressing(Due):
         """Milliseconds from now on."""
         return max(1, round(1000 * (self.until - asyncio.get_running_loop().time())))
 
+    @property
+    def over(self) -> bool:
+        """Whether its asker has left."""
+        return asyncio.get_running_loop().time() >= self.until
+
 
 def pressing(due: Due, timeout: float) -> Pressing:
     """Return the terms of a request whose asker waits for so many seconds from now on."""
@@ -142,7 +147,7 @@ class Asker:
                 reply.exception()  # another error is raised instead
 
     def came(self, request_id: str, reply: bytes) -> None:
-        """Take a reply: a letter, as `reply` of `events/engine/lua/prelude.lua` says, and what is behind it."""
+        """Take a reply: a letter, as `reply` of `connection/lua/07_replies.lua` says, and what is behind it."""
         outcome = _read(self._queue, request_id, reply) if request_id in self._waiting else None
         if isinstance(outcome, PressureError):
             self.failed(request_id, outcome)
@@ -266,9 +271,9 @@ class Requests(Limiting, Generic[T]):
 
         On this kind:
             AsyncQueue: Only with `codec="cloudevents"`: the item is an `Envelope`, whose id the request replaces.
-                `serve` acknowledges a request whose asker has left, and does not handle it; a consumer gets it. A
-                purge, and an acknowledgement without a reply, tell nobody: then the timeout ends the wait. `key=`
-                raises UnsupportedError.
+                `serve(reply=True)` drops a request whose asker has left; a consumer gets it. A purge, and an
+                acknowledgement without a reply, tell nobody: then the timeout ends the wait. `key=` raises
+                UnsupportedError.
             EventQueue: The id of the event says whom the reply is for; see docs/requests.md. Replies that wait for an
                 asker who is away are kept for five minutes.
             TaskQueue: The reply is the result of the task, which stays for `result_ttl`. Any task of Blueque replies.

@@ -25,12 +25,13 @@ class Delivery(Generic[T]):
         settled: `ack` or `nack` has been called.
     """
 
-    __slots__ = ("_decode", "_lease", "_number", "attempts", "raw", "settled")
+    __slots__ = ("_decode", "_lease", "_number", "_request", "attempts", "raw", "settled")
 
     def __init__(self, lease: Lease, received: Received, decode: Callable[[bytes], T]) -> None:
         self._lease = lease
         self._number, self.raw, self.attempts = received
         self._decode = decode
+        self._request: str | None = None
         self.settled = False
 
     def __repr__(self) -> str:
@@ -85,16 +86,24 @@ class Delivery(Generic[T]):
     @property
     def asked(self) -> bool:
         """Whether it is a request: a CloudEvent of a program that waits for its reply (`ask` of the queue)."""
-        return bool(requests.request_in(self.raw))
+        return bool(self._request_id)
+
+    @property
+    def _request_id(self) -> str:
+        if self._request is None:
+            self._request = requests.request_in(self.raw)
+        return self._request
 
     async def still_asked(self) -> bool:
-        """Look whether a program still waits for the reply to this message.
+        """Look whether a program may still wait for the reply to this message.
+
+        Returns:
+            False if it is no request, or its asker is known to have left. What is known is kept for an hour.
 
         Raises:
             PressureError: The server cannot be asked.
         """
-        request_id = requests.request_in(self.raw)
-        return bool(request_id) and await self._lease.asked(request_id)
+        return self.asked and await self._lease.still_asked(self._request_id)
 
     async def reply(self, value: Any) -> None:
         """Acknowledge the message, and send its reply to the program that has asked (`ask` of the queue).
@@ -134,8 +143,8 @@ class Delivery(Generic[T]):
             raise RuntimeError("this delivery was acknowledged or given back before")
         if self._lease.state.error is not None:
             self._lease.state.check()
-        if reply is not None and (request_id := requests.request_in(self.raw)):
-            self._lease.state.unsettled.note_reply(self._number, request_id, reply)
+        if reply is not None and self.asked:
+            self._lease.state.unsettled.note_reply(self._number, self._request_id, reply)
         self.settled = True
         self._lease.state.unsettled.ack(self._number)
 

@@ -74,13 +74,13 @@ class Batching(Handling):
         argument: list[Any] = batch
         if not self._arguments.deliveries:
             batch, argument = self._decode(batch)
-        if self._replies:
+        if self._ready:
+            self._wake()  # this handler may take its time
+        if self._replies and any(delivery.asked for delivery in batch):  # type: ignore[attr-defined]
             batch, argument = await self._wanted(batch, argument)
         if not batch:
             self._end_call()
             return
-        if self._ready:
-            self._wake()  # this handler may take its time
         replies: list[bytes | None] = [None] * len(batch)
         try:
             try:

@@ -11,9 +11,11 @@ goes on with the next message at once.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from typing import Any, Final
 
+from apressure import logs
 from apressure.exceptions import DurabilityError, PressureError
 from apressure.protocols import AcknowledgesSoon, Consumer, Delivery
 from apressure.service import handlers
@@ -21,6 +23,8 @@ from apressure.service.calls import Caller, ExecutorEndedError, NotAwaitableErro
 from apressure.service.dispatcher import Arguments, Dispatcher
 from apressure.service.pool import Member
 from apressure.service.stages.flow import excused
+
+logger = logging.getLogger("apressure")
 
 _WOKEN: Final = 2
 """How many workers are woken at a time. Each wakes as many again, if the first of them leave it any work."""
@@ -152,10 +156,9 @@ class Handling(Dispatcher):
         if self._ready and self._waking < _WOKEN:
             self._wake()  # this handler may take its time
         try:
-            argument = delivery if self._arguments.deliveries else delivery.item
             if self._replies and delivery.asked:
-                reply = await self._replied(delivery, argument)
-            elif (rest := self._caller.begin(argument)) is not None:
+                reply = await self._replied(delivery)
+            elif (rest := self._caller.begin(self._argument_of(delivery))) is not None:
                 await rest
         except BaseException as error:  # noqa: BLE001 (`_failure_of` raises what is not a failure)
             failure = self._failure_of(error)
@@ -191,7 +194,10 @@ class Handling(Dispatcher):
     async def _retry_alone(self, delivery: Delivery[Any], error: Exception) -> None:
         """Retry a message for which no handler could be called, in a task of its own."""
         try:
-            await self._retry(delivery, error)
+            if self._replies and not await self._is_wanted(delivery):
+                await self._acknowledge(delivery)
+            else:
+                await self._retry(delivery, error)
         finally:
             self._open -= 1
             self.tasks.changed()
@@ -204,7 +210,11 @@ class Handling(Dispatcher):
         returned, self._caller.returned = self._caller.returned, None
         return returned
 
-    async def _replied(self, delivery: Any, argument: Any) -> bytes | None:
+    def _argument_of(self, delivery: Any) -> Any:
+        """Return what the handler gets. It raises where the item cannot be decoded."""
+        return delivery if self._arguments.deliveries else delivery.item
+
+    async def _replied(self, delivery: Any) -> bytes | None:
         """Run the handler; returns its reply, or None if it has settled the message, or its asker has left.
 
         Raises:
@@ -213,16 +223,23 @@ class Handling(Dispatcher):
         """
         if not await self._is_wanted(delivery):
             return None
-        returned = await self._returned(argument)
+        returned = await self._returned(self._argument_of(delivery))
         reply: bytes | None = None if delivery.settled else delivery.encode_reply(returned)
         return reply
 
     async def _is_wanted(self, delivery: Any) -> bool:
         """Whether a message is to be handled: not if it is a request whose asker has left."""
         try:
-            return not delivery.asked or await delivery.still_asked()
+            if not delivery.asked or await delivery.still_asked():
+                return True
         except PressureError:
             return True  # the acknowledgement fails, too, if that lasts
+        name, dropped = self._arguments.queue.name, logs.printable(delivery.id)
+        logger.info(
+            "the request %s of the queue %r is dropped: its asker has left", dropped, name,
+            extra={"event": "request_dropped", "queue": name, "delivery": dropped},
+        )  # fmt: skip
+        return False
 
     async def _acknowledge(self, delivery: Delivery[Any], reply: bytes | None = None) -> None:
         self.handled += 1

@@ -160,10 +160,9 @@ class Keyed(Handling):
             self._wake()  # this handler may take its time
         try:
             try:
-                argument = delivery if self._arguments.deliveries else delivery.item
                 if self._replies and delivery.asked:
-                    reply = await self._replied(delivery, argument)
-                elif (rest := self._caller.begin(argument)) is not None:
+                    reply = await self._replied(delivery)
+                elif (rest := self._caller.begin(self._argument_of(delivery))) is not None:
                     await rest
             finally:
                 self._calls -= 1

@@ -30,6 +30,7 @@ class Delivery(Generic[T]):
     attempts = Behind[int]("How often the message has been delivered, this time included.")
     redelivered = Behind[bool]("Whether it was delivered before, and not acknowledged.")
     cost = Behind[int]("For how many messages it counts against the rate of the queue: `put(cost=)`.")
+    asked = Behind[bool]("Whether it is a request: a program waits for its reply (`ask` of the queue).")
     settled = Behind[bool]("Whether `ack` or `nack` has been called.")
 
     @property
@@ -60,6 +61,10 @@ class Delivery(Generic[T]):
         """
         options = {} if delay is None else {"delay": delay}
         self._loop.call(lambda: self._behind.nack(*(() if error is None else (error,)), **options))
+
+    def still_asked(self) -> bool:
+        """Whether a program may still wait for the reply. False if it is known that none does."""
+        return bool(self._loop.call(self._behind.still_asked))
 
     def reply(self, value: Any) -> None:
         """Acknowledge the message, and send its reply to the program that has asked: bytes, or what JSON knows.

@@ -60,8 +60,6 @@ ABSENT: Final = {
     "mover": "for `pipe`, which needs asyncio",
     "check": _PARTS,
     "check_replies": _PARTS,
-    "asked": _PARTS,
-    "still_asked": _PARTS,
     "encode_reply": _PARTS,
     "client_closed": _PARTS,
     "end": _PARTS,

@@ -185,7 +185,7 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
             3: "number of arguments that acknowledge", 21: "acknowledged ranges",
         },
     ),
-    "asked": (lambda steps, series: steps.asked("ID", 17), {b"ID": "the request", 17: "milliseconds"}),
+    "asked": (lambda steps, series: steps.note_asked("ID", 17), {b"ID": "the request", 17: "milliseconds"}),
     "resign": (lambda steps, series: steps.resign(PLACE, True), {PLACE: "place"}),
     "leave": (
         lambda steps, series: steps.leave(series, TOKEN, 30000, False, ignore),

@@ -20,10 +20,17 @@ from apressure.core.due import Due
 from apressure.core.leases.clock import Term, since_boot
 from apressure.core.limits import Changes
 from apressure.core.objects import Block, QueueObject
-from apressure.core.requests import Pressing
+from apressure.core.requests import Pressing, unanswered
 from apressure.core.taking import Take, Taken
 from apressure.core.waiting import Wait
-from apressure.exceptions import ClientClosedError, PressureError, QueueDoesNotExistError, QueueInUseError, Role
+from apressure.exceptions import (
+    ClientClosedError,
+    PressureError,
+    QueueDoesNotExistError,
+    QueueInUseError,
+    RequestFailedError,
+    Role,
+)
 from apressure.pressure.engine.batching import GET, MAX_MESSAGES, GetLane, Put, PutLane, lane_for
 from apressure.pressure.engine.dead_letters import DeadLetters, beside
 from apressure.pressure.engine.keys import Keys
@@ -182,20 +189,25 @@ class Scripted(Engine):
 
         async def put(request_id: str) -> None:
             nonlocal noted
-            message, noted = encode(request_id), request_id
-            await self.steps.asked(request_id, terms.expires)
+            message = encode(request_id)
+            await self.steps.note_asked(request_id, terms.expires)
+            noted = request_id
+            if terms.over:
+                raise unanswered(self.name, request_id, f"could not be put within {timeout:g} s")
             await self.put(Put([message]), terms.expires / 1000)
 
         try:
             return await self._requests.ask(put, timeout)
-        except BaseException:
+        except RequestFailedError:
+            raise  # it is a dead letter, and is handled if that is requeued
+        except (Exception, asyncio.CancelledError):
             if noted:  # nobody is to begin with it
                 background.start(self._ask_no_more(noted), "ending a request")
             raise
 
     async def _ask_no_more(self, request_id: str) -> None:
         with contextlib.suppress(PressureError):  # then it ends by itself
-            await self.steps.asked(request_id, 0)
+            await self.steps.note_asked(request_id, 0)
 
     async def give_back(self, messages: Sequence[bytes], first: int = 0, end: int | None = None) -> None:
         """Make `messages[first:end]` of what was got the first in line again. Statistics no longer count them."""

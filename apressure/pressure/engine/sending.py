@@ -76,14 +76,13 @@ class Sender(sender.Sender):
         """Give back a role's token that was claimed and not used."""
         self._send(self._unnumbered.call("unclaim"), [role], lambda _: None, True)
 
-    async def asked(self, request_id: str, milliseconds: int | None = None) -> bool:
-        """Note for how long a program waits for a reply, 0 if it waits no more; or look whether it does.
+    async def note_asked(self, request_id: str, milliseconds: int) -> None:
+        """Note for how long from now on a program waits for the reply to a request; 0 if it waits no more."""
+        await self._ask(self._unnumbered.call("asked"), [request_id.encode(), milliseconds])
 
-        Returns:
-            Whether it waits.
-        """
-        arguments: list[Argument] = [request_id.encode(), b"" if milliseconds is None else milliseconds]
-        return bool(await self._ask(self._unnumbered.call("asked"), arguments))
+    async def still_asked(self, request_id: str) -> bool:
+        """Look whether a program may still wait for the reply to a request: False if it is known that none does."""
+        return bool(await self._ask(self._unnumbered.call("asked"), [request_id.encode(), b""]))
 
     def _send(
         self,

@@ -7,6 +7,7 @@ more than to let a number grow.
 from __future__ import annotations
 
 import asyncio
+import bisect
 import copy
 import itertools
 import os
@@ -192,8 +193,9 @@ class RangeHand:
             del self._replies[number]
 
     def _replied(self, acks: Iterable[Range]) -> list[int]:
-        ranges = list(acks)
-        return [number for number in self._replies for first, last, _ in ranges if first <= number <= last]
+        ranges = merged(ack[:2] for ack in acks)
+        firsts = [first for first, _ in ranges]
+        return [n for n in self._replies if (place := bisect.bisect(firsts, n)) and n <= ranges[place - 1][1]]
 
     def take_errors(
         self, acks: Iterable[Range], nacks: Sequence[int], leave: bool = False

@@ -47,7 +47,7 @@ class Lease:
         term: As given.
         settling: What settles messages, and gives them back.
         receiving: What brings messages.
-        asked: Looks whether a program waits for a reply.
+        still_asked: Looks whether a program waits for a reply.
         renewal: What renews it.
         on_lost: Called once, with the error, when the lease is lost.
     """
@@ -64,7 +64,7 @@ class Lease:
         self.token = self.state.token
         self.settling = Settling(self.state, steps)
         renewer, on_paused = self.client.renewer, self.settling.return_buffer
-        self.asked = steps.asked
+        self.still_asked = steps.still_asked
         self.renewal = steps.renewal(self, "consumer", renewer, max_hold, shared, on_paused)
         self.receiving = Receiving(self.state, self.settling, self.renewal, steps)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from apressure import (
     ScriptingRefusedError,
     ServerError,
     UnsupportedError,
+    pipe,
     serve,
 )
 from tests.integration.conftest import eventually, in_time
@@ -75,7 +77,7 @@ async def test_a_reply_keeps_nothing_behind(queue: Queue, other: Queue, db: redi
 
 @pytest.mark.parametrize("shared", [False, True])
 async def test_any_program_can_ask(queue: Queue, url: str, db: redis.Redis, shared: bool) -> None:
-    db.set(WAITS, 1, px=60_000)
+    db.set(WAITS, round(1000 * time.time()) + 60_000, px=60_000)
     async with AsyncQueue("jobs", url=url) as raw:
         await raw.put(event(data="a"))
     async with queue.consumer("manual", shared=shared) as deliveries:
@@ -123,6 +125,82 @@ async def test_what_is_no_request_is_handled_as_any_message(
     assert db.keys(f"{BASE}:reply:*") == []
 
 
+async def test_what_nothing_is_known_of_is_handled(queue: Queue, url: str, db: redis.Redis) -> None:
+    """Its asker may be of another library, or have asked another queue."""
+    handled: list[str] = []
+
+    async def handle(request: Envelope[Any]) -> str:
+        handled.append(request.id)
+        return "to whom it may concern"
+
+    async with AsyncQueue("jobs", url=url) as raw:
+        await raw.put_many([event(), event(f"apressure-ask:{ASKER}:8"), event(f"apressure-ask:{ASKER}:9")])
+    db.set(WAITS.replace(":7", ":8"), "not a number")
+    db.set(WAITS.replace(":7", ":9"), 1)  # the asker has left long ago
+    await queue.close()
+    await in_time(serve(handle, queue, reply=True, signals=()))
+    assert handled == [ID, ID.replace(":7", ":8")]
+    assert db.llen(REPLIES) == 2
+    db.delete(REPLIES, WAITS.replace(":7", ":8"), WAITS.replace(":7", ":9"))
+
+
+async def test_a_request_that_moves_on_is_handled(queue: Queue, url: str) -> None:
+    async def forward(request: Envelope[Any]) -> Envelope[Any]:
+        return request
+
+    handled: list[Any] = []
+
+    async def handle(request: Envelope[Any]) -> str:
+        handled.append(request.data)
+        return "to nobody"
+
+    async with AsyncQueue("second", url=url, codec=CloudEventsCodec("json")) as second:
+        await second.create()
+        asking = asyncio.ensure_future(queue.ask(Envelope(1), PATIENCE))
+        while not await queue.qsize():
+            await asyncio.sleep(0.01)
+        await queue.close()
+        await in_time(pipe(queue, forward, second))
+        asking.cancel()
+        await second.close()
+        await in_time(serve(handle, second, reply=True, signals=()))
+        assert handled == [1]
+        await second.delete()
+
+
+async def test_an_undecodable_request_is_dropped_when_its_asker_has_left(queue: Queue, url: str) -> None:
+    class Strict(CloudEventsCodec[Any]):
+        def decode(self, data: bytes, /) -> Any:
+            raise ValueError("never")
+
+    for options in ({}, {"batch": 2}, {"key": lambda item: item}):
+        asking = asyncio.ensure_future(queue.ask(Envelope(1), 0.3))
+        async with AsyncQueue("jobs", url=url, codec=Strict()) as strict:
+            stop = asyncio.Event()
+            how: Any = {"reply": True, "retry": SOON, "signals": (), "stop": stop, **options}
+            service = asyncio.ensure_future(serve(double, strict, **how))
+            with pytest.raises(NoReplyError):
+                await in_time(asking)
+            while (seen := await queue.statistics()).length + seen.in_flight + seen.delayed:
+                await asyncio.sleep(0.01)
+            stop.set()
+            await in_time(service)
+
+
+async def test_a_request_whose_time_is_over_is_not_put(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = queue._engine.steps  # type: ignore[union-attr]
+    note = steps.note_asked
+
+    async def late(request_id: str, milliseconds: int) -> None:
+        await asyncio.sleep(0.2)
+        await note(request_id, milliseconds)
+
+    monkeypatch.setattr(steps, "note_asked", late)
+    with pytest.raises(NoReplyError, match=r"could not be put within 0\.1 s"):
+        await in_time(queue.ask(Envelope(1), 0.1))
+    assert await queue.qsize() == 0
+
+
 async def test_a_batch_leaves_out_whoever_has_left(queue: Queue, other: Queue) -> None:
     asked = [asyncio.ensure_future(queue.ask(Envelope(number), PATIENCE)) for number in range(4)]
     while await queue.qsize() < 4:
@@ -159,7 +237,7 @@ async def test_a_dead_letter_tells_its_asker_without_errors_too(queue: Queue, ur
         assert await quiet.requeue() == 1
         delivery = await in_time(quiet.receive())
         assert delivery.asked
-        assert not await delivery.still_asked()
+        assert await delivery.still_asked()  # what was requeued is handled, although its asker was told
         await delivery.ack()
 
 
@@ -177,14 +255,13 @@ async def test_a_lost_lease_sends_no_reply(queue: Queue, other: Queue) -> None:
 
 
 async def test_a_reply_that_has_no_place_is_no_loss(queue: Queue, db: redis.Redis) -> None:
-    db.set(WAITS, 1, px=60_000)
     db.set(REPLIES, "a string of somebody else")
     async with AsyncQueue("jobs", client=queue.client) as raw:
         await raw.put(event())
         await (await in_time(raw.receive())).reply("lost")
     assert (await queue.statistics()).in_flight == 0
     assert db.get(REPLIES) == b"a string of somebody else"
-    db.delete(REPLIES, WAITS)
+    db.delete(REPLIES)
 
 
 async def test_a_full_server_takes_no_request_and_replies(queue: Queue, other: Queue, db: redis.Redis) -> None:

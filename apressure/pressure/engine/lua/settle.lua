@@ -34,7 +34,7 @@ local returned, errors, dues, released, replies = read_returned(8 + acks, leave)
 if errors then note_failures(errors, KEYS[28]) end
 forget_failures(ARGV, 8, 7 + acks, KEYS[28])
 local settled = acknowledge(ARGV, 8, 7 + acks)
-send_replies(replies)
+send_replies(replies, ARGV, 8, 7 + acks)
 settled = settled + put_off(ARGV[4], dues) + return_deliveries(returned, unseen, released)
 if leave then settled = settled + return_everything(unseen) end
 if delayed() > 0 then promote(bound) end

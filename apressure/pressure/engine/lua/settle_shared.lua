@@ -38,11 +38,8 @@ forget_failures(acks, 1, #acks, KEYS[30])
 for number in pairs(dues) do
   if not owns(me, number, number) then dues[number] = nil end
 end
-for number in pairs(replies) do
-  if not owns(me, number, number) then replies[number] = nil end
-end
 local settled, later = acknowledge(acks, 1, #acks), {}
-send_replies(replies)
+send_replies(replies, acks, 1, #acks)
 for number in pairs(dues) do later[#later + 1] = {number, number} end
 table.sort(later, function(a, b) return a[1] < b[1] end)
 settled = settled + put_off(ARGV[4], dues)

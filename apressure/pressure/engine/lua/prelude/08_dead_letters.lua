@@ -155,7 +155,8 @@ local function keep_reasons(key, dead, attempts)
     local at, text = string.match(holds and call('HGET', key, failed) or '', '^%d+:(%d+):(.*)$')
     at = natural(at)
     if not at or at > attempts[i] then at, text = 0, '' end  -- or it belongs to an earlier message with this content
-    reply({request_in(dead[i])}, 'd' .. text)
+    local request = request_in(dead[i])
+    if request then answer_request(request, 'd' .. text) end
     if holds then
       local field = letter_field(dead[i])
       local lines = lines_of(key, field)
