@@ -23,9 +23,11 @@ import apressure
 from apressure import (
     AsyncQueue,
     Backoff,
+    Envelope,
     EventQueue,
     FileQueue,
     LeaseLostError,
+    NoReplyError,
     QueueEmptyError,
     TaskClient,
     TaskQueue,
@@ -103,6 +105,21 @@ def said(
     yield records
     for event, kind in getattr(request.function, "provokes", ()):
         assert [one for one in records(event) if not kind or getattr(one, "kind", "") == kind], (event, kind)
+
+
+@on_valkey
+@provokes("request_dropped")
+async def test_a_request_whose_asker_has_left(said: Said, url: str) -> None:
+    async with AsyncQueue("jobs", url=url, codec="cloudevents") as queue:
+        await queue.create()
+        with pytest.raises(NoReplyError):
+            await queue.ask(Envelope(b"a"), 0.05)
+        await queue.close()
+        await in_time(serve(failing, queue, reply=True, signals=()))
+        (dropped,) = said("request_dropped")
+        assert "is dropped: its asker has left" in dropped.getMessage()
+        assert not said("handler_failed")
+        await queue.delete()
 
 
 @provokes("worker_restarted", "worker_reloaded")
