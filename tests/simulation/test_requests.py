@@ -133,7 +133,8 @@ async def asked(sim: Sim, enveloped: bool = False) -> None:
         async with one.queue(url=URL) as queue:
             seen = await queue.statistics()
             assert (seen.length, seen.in_flight, seen.delayed) == (0, 0, 0), seen
-            assert not await queue.dead_letters()
+            letters = await queue.dead_letters()
+            assert not letters, f"dead_letters: {letters}"
             await queue.delete()
         left = sim.server.lasting_keys()
         assert not left, f"keys left: {left}"
