@@ -73,6 +73,24 @@ class Sender:
         """Return a new series of numbered steps."""
         return Series(self._script, self.keys.for_script)
 
+    async def carry_out(
+        self, call: Call, arguments: list[Argument], changed: Callable[[Any], bool] | None = None
+    ) -> Any:
+        """Carry out a step that is the same for each kind of queue, and return its answer as it came.
+
+        Args:
+            call: The script, with its KEYS.
+            arguments: Its ARGV.
+            changed: Whether an answer must be as durable as `durability=` says; None for never.
+        """
+
+        def send(on_answer: OnAnswer) -> Request:
+            request = Request(call, arguments, on_answer, True, changed=changed)
+            self.connection.send(request)
+            return request
+
+        return await ask(self.connection, send, self.settle_timeout)
+
 
 class StepSender(Sender, ABC):
     """Sends the steps of one queue that any number of clients share. Arguments and attributes are those of `Sender`.

@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 _JSON: Final = JSONCodec()
 _ID: Final = "apressure-ask:"
-_REQUEST: Final = re.compile(r"apressure-ask:[0-9A-Fa-f]{16}:[0-9]+")
+_REQUEST: Final = re.compile(_ID + "[0-9A-Fa-f]{16}:[0-9]+")
+_INSIDE: Final = b'"' + _ID.encode()
 
 BYTES: Final = b"b"
 """How a reply begins that is bytes."""
@@ -43,7 +44,7 @@ def is_request(message_id: str) -> bool:
 
 def request_in(message: bytes) -> str:
     """Return the id of the request that a message is, which has its id inside: a CloudEvent; or an empty string."""
-    if b'"apressure-ask:' not in message:
+    if _INSIDE not in message:
         return ""
     try:
         event_id = envelopes.decode(message).id

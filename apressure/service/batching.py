@@ -76,15 +76,17 @@ class Batching(Handling):
             batch, argument = self._decode(batch)
         if self._ready:
             self._wake()  # this handler may take its time
-        if self._replies and any(delivery.asked for delivery in batch):  # type: ignore[attr-defined]
+        asked = self._has_requests(batch)
+        if asked:
             batch, argument = await self._wanted(batch, argument)
+            asked = self._has_requests(batch)
         if not batch:
             self._end_call()
             return
         replies: list[bytes | None] = [None] * len(batch)
         try:
             try:
-                if self._replies and any(delivery.asked for delivery in batch):  # type: ignore[attr-defined]
+                if asked:
                     replies = self._replies_of(batch, await self._returned(argument.copy()))
                 elif (rest := self._caller.begin(argument.copy())) is not None:
                     await rest
@@ -102,6 +104,10 @@ class Batching(Handling):
         finally:
             self._open -= len(batch)
             self.tasks.changed()
+
+    def _has_requests(self, batch: list[Any]) -> bool:
+        """Return whether the service replies, and somebody has asked one of these."""
+        return self._replies and any(delivery.asked for delivery in batch)
 
     async def _wanted(self, batch: list[Any], argument: list[Any]) -> tuple[list[Any], list[Any]]:
         """Return what is to be handled of a batch; requests whose askers have left are acknowledged."""

@@ -528,8 +528,8 @@ FAULTS: Final = (
     Fault(
         "an acknowledgement that travels with a receive leaves its reply behind",
         "pressure/leases/steps.py",
-        "if unsettled.failed_before(unsettled.acks) or unsettled.replies_to(unsettled.acks):",
-        "if unsettled.failed_before(unsettled.acks):",
+        "if unsettled.failed_before(acks) or unsettled.replies_to(acks):",
+        "if unsettled.failed_before(acks):",
         "TimeoutError|s before its asker gave up|NoReplyError",
     ),
     Fault(

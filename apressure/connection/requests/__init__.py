@@ -8,9 +8,6 @@ from typing import Any, Final
 
 from apressure.connection.requests.replies import Replies
 from apressure.connection.sender import Sender, script
-from apressure.connection.wire.script import Request
-from apressure.core.asking import ask
-from apressure.core.driver import OnAnswer
 from apressure.core.requests import Asker
 from apressure.exceptions import PressureError
 
@@ -56,11 +53,5 @@ class ServerRequests:
 
     async def replies(self, source: bytes, read: list[bytes]) -> list[bytes]:
         """Remove the replies to these requests from a list, and return the next ones, the oldest first."""
-        sender, call = self._sender, script(_ROOM, "replies").on((source,))
-
-        def send(on_answer: OnAnswer) -> Request:
-            request = Request(call, [*read], on_answer, True)
-            sender.connection.send(request)
-            return request
-
-        return await ask(sender.connection, send, sender.settle_timeout)  # type: ignore[no-any-return]
+        call = script(_ROOM, "replies").on((source,))
+        return await self._sender.carry_out(call, [*read])  # type: ignore[no-any-return]

@@ -8,9 +8,7 @@ from typing import Any, Final
 
 from apressure.connection.sender import Sender, script
 from apressure.connection.wire.command import Argument
-from apressure.connection.wire.script import Call, Request, Script, Series
-from apressure.core.asking import ask
-from apressure.core.driver import OnAnswer
+from apressure.connection.wire.script import Script, Series
 
 _ROOM: Final = "apressure.connection.schedules"
 
@@ -60,7 +58,7 @@ class ServerSchedules:
 
     async def counts(self) -> tuple[int, int]:
         call = script(_ROOM, "count").on((*self._key, self._sender.keys.dedup))
-        schedules, dedup_ids = await self._ask(call, [], None)
+        schedules, dedup_ids = await self._sender.carry_out(call, [])
         return schedules, dedup_ids
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
@@ -69,19 +67,13 @@ class ServerSchedules:
     async def put(self, name: str, was: bytes, becomes: bytes, message: bytes) -> str:
         series = Series(self._script, self._sender.keys.for_script)
         arguments = [*self._arguments(series.next(), message), encoded(name), was, becomes]
-        answer = await self._ask(series.call(self._name, lambda: self._key), arguments, _is_put)
+        answer = await self._sender.carry_out(series.call(self._name, lambda: self._key), arguments, _is_put)
         return answer[0].decode()  # type: ignore[no-any-return]
 
     async def _run(self, name: str, arguments: list[Argument]) -> Any:
-        return await self._ask(script(_ROOM, name).on(self._key), arguments, bool if name == "write" else None)
-
-    async def _ask(self, call: Call, arguments: list[Argument], changed: Callable[[Any], bool] | None) -> Any:
-        def send(on_answer: OnAnswer) -> Request:
-            request = Request(call, arguments, on_answer, True, changed=changed)
-            self._sender.connection.send(request)
-            return request
-
-        return await ask(self._sender.connection, send, self._sender.settle_timeout)
+        return await self._sender.carry_out(
+            script(_ROOM, name).on(self._key), arguments, bool if name == "write" else None
+        )
 
 
 def records_of(flat: Sequence[bytes]) -> dict[str, bytes]:

@@ -84,7 +84,8 @@ class Settling:
         messages and of requests leave with that one.
         """
         unsettled = self._state.unsettled
-        if unsettled.failed_before(unsettled.acks) or unsettled.replies_to(unsettled.acks):
+        acks = unsettled.acks
+        if unsettled.failed_before(acks) or unsettled.replies_to(acks):
             self.send()
             if unsettled.acked:
                 return []  # a step is on its way: they leave with the next one

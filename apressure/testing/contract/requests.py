@@ -45,7 +45,7 @@ class RequestContract:
             assert item == b"7"
             return value
 
-        async with _serving(handle, other):
+        async with serving(handle, other):
             assert await in_time(queue.ask(b"7", PATIENCE)) == value
         assert (await queue.statistics()).length == (await queue.statistics()).in_flight == 0
 
@@ -90,7 +90,7 @@ class RequestContract:
             await asyncio.sleep(0.001 * (int(item) % 7))
             return "re: " + item.decode()
 
-        async with _serving(handle, queues[0], concurrency=5), _serving(handle, queues[1], concurrency=5):
+        async with serving(handle, queues[0], concurrency=5), serving(handle, queues[1], concurrency=5):
             asked = [queues[number % 3].ask(b"%d" % number, PATIENCE) for number in range(150)]
             assert await in_time(asyncio.gather(*asked)) == [f"re: {number}" for number in range(150)]
 
@@ -121,7 +121,7 @@ class RequestContract:
                 "deliveries": {"deliveries": True}, "batch": {"batch": 3}, "thread": {"executor": threads},
                 "key": {"key": lambda item: item}, "timeout": {"timeout": PATIENCE},
             }  # fmt: skip
-            async with _serving(handler, other, **ways[way]):
+            async with serving(handler, other, **ways[way]):
                 asked = [queue.ask(item, PATIENCE) for item in ITEMS[:5]]
                 replies = await in_time(asyncio.gather(*asked))
         expected = [f"re: {number}" for number in range(5)]
@@ -143,7 +143,7 @@ class RequestContract:
             await asyncio.sleep(0 if item == b"2" else 2 * LATER)
             return item.decode()
 
-        async with _serving(handle, other):
+        async with serving(handle, other):
             await fails(NoReplyError, queue.ask(b"1", LATER))
             assert await in_time(queue.ask(b"2", PATIENCE)) == "2"
 
@@ -158,7 +158,7 @@ class RequestContract:
                 raise ValueError("not now")
             return "done"
 
-        async with _serving(handle, other):
+        async with serving(handle, other):
             assert await in_time(queue.ask(b"good", PATIENCE)) == "done"
             assert attempts == [b"good"] * 3
             error: Any = await fails(RequestFailedError, queue.ask(b"bad", PATIENCE))
@@ -175,7 +175,7 @@ class RequestContract:
         async def handle(item: bytes) -> Any:
             return {b"nan": math.nan}.get(item, object())
 
-        async with _serving(handle, other):
+        async with serving(handle, other):
             error: Any = await fails(RequestFailedError, queue.ask(b"nan", PATIENCE))
             assert "ValueError" in error.error
             error = await fails(RequestFailedError, queue.ask(b"object", PATIENCE))
@@ -194,7 +194,7 @@ class RequestContract:
         async def handle(items: list[bytes]) -> Any:
             return "ab" if items == [b"1"] else [1, 2, 3]
 
-        async with _serving(handle, other, batch=1):
+        async with serving(handle, other, batch=1):
             for item in ITEMS[1:3]:
                 error: Any = await fails(RequestFailedError, queue.ask(item, PATIENCE))
                 assert "must return a list" in error.error
@@ -326,7 +326,7 @@ async def _answered(queue: Any) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _serving(handle: Any, queue: Any, **options: Any) -> Any:
+async def serving(handle: Any, queue: Any, **options: Any) -> Any:
     """A service that replies, for the time of a block."""
     stop = asyncio.Event()
     service = asyncio.ensure_future(serve(handle, queue, reply=True, retry=SOON, signals=(), stop=stop, **options))

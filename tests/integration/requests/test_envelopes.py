@@ -13,7 +13,6 @@ import redis
 
 from apressure import (
     AsyncQueue,
-    Backoff,
     CloudEventsCodec,
     Envelope,
     LeaseLostError,
@@ -25,6 +24,7 @@ from apressure import (
     pipe,
     serve,
 )
+from apressure.testing.contract.requests import SOON, serving
 from tests.integration.conftest import eventually, in_time
 
 PATIENCE = 20.0
@@ -32,8 +32,6 @@ ASKER = "0123456789abcdef"
 ID = f"apressure-ask:{ASKER}:7"
 BASE = "apressure:__pressure__:jobs"
 REPLIES, WAITS = f"{BASE}:reply:{ASKER}", f"{BASE}:asked:{ID}"
-
-SOON = Backoff(first=0.001, most=0.001)
 
 Queue = AsyncQueue[Envelope[Any]]
 
@@ -65,12 +63,9 @@ async def double(request: Envelope[Any]) -> Any:
 
 
 async def test_a_reply_keeps_nothing_behind(queue: Queue, other: Queue, db: redis.Redis) -> None:
-    stop = asyncio.Event()
-    service = asyncio.ensure_future(serve(double, other, reply=True, concurrency=5, signals=(), stop=stop))
-    asked = [queue.ask(Envelope(number, key="k", headers={"subject": "s"}), PATIENCE) for number in range(100)]
-    assert await in_time(asyncio.gather(*asked)) == [{"twice": 2 * number} for number in range(100)]
-    stop.set()
-    await in_time(service)
+    async with serving(double, other, concurrency=5):
+        asked = [queue.ask(Envelope(number, key="k", headers={"subject": "s"}), PATIENCE) for number in range(100)]
+        assert await in_time(asyncio.gather(*asked)) == [{"twice": 2 * number} for number in range(100)]
     await eventually(lambda: db.keys(f"{BASE}:reply:*") + db.keys(f"{BASE}:asked:*") == [])
     assert (await other.statistics()).in_flight == 0
 
@@ -131,7 +126,7 @@ async def test_what_nothing_is_known_of_is_handled(queue: Queue, url: str, db: r
 
     async def handle(request: Envelope[Any]) -> str:
         handled.append(request.id)
-        return "to whom it may concern"
+        return "to its asker"
 
     async with AsyncQueue("jobs", url=url) as raw:
         await raw.put_many([event(), event(f"apressure-ask:{ASKER}:8"), event(f"apressure-ask:{ASKER}:9")])
@@ -175,16 +170,11 @@ async def test_an_undecodable_request_is_dropped_when_its_asker_has_left(queue: 
 
     for options in ({}, {"batch": 2}, {"key": lambda item: item}):
         asking = asyncio.ensure_future(queue.ask(Envelope(1), 0.3))
-        async with AsyncQueue("jobs", url=url, codec=Strict()) as strict:
-            stop = asyncio.Event()
-            how: Any = {"reply": True, "retry": SOON, "signals": (), "stop": stop, **options}
-            service = asyncio.ensure_future(serve(double, strict, **how))
+        async with AsyncQueue("jobs", url=url, codec=Strict()) as strict, serving(double, strict, **options):
             with pytest.raises(NoReplyError):
                 await in_time(asking)
             while (seen := await queue.statistics()).length + seen.in_flight + seen.delayed:
                 await asyncio.sleep(0.01)
-            stop.set()
-            await in_time(service)
 
 
 async def test_a_request_whose_time_is_over_is_not_put(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +191,7 @@ async def test_a_request_whose_time_is_over_is_not_put(queue: Queue, monkeypatch
     assert await queue.qsize() == 0
 
 
-async def test_a_batch_leaves_out_whoever_has_left(queue: Queue, other: Queue) -> None:
+async def test_a_batch_leaves_out_requests_whose_askers_have_left(queue: Queue, other: Queue) -> None:
     asked = [asyncio.ensure_future(queue.ask(Envelope(number), PATIENCE)) for number in range(4)]
     while await queue.qsize() < 4:
         await asyncio.sleep(0.01)
@@ -215,11 +205,8 @@ async def test_a_batch_leaves_out_whoever_has_left(queue: Queue, other: Queue) -
         batches.append([request.data for request in requests])
         return [f"re: {request.data}" for request in requests]
 
-    stop = asyncio.Event()
-    service = asyncio.ensure_future(serve(handle, other, reply=True, batch=10, signals=(), stop=stop))
-    assert await in_time(asyncio.gather(asked[0], asked[2])) == ["re: 0", "re: 2"]
-    stop.set()
-    await in_time(service)
+    async with serving(handle, other, batch=10):
+        assert await in_time(asyncio.gather(asked[0], asked[2])) == ["re: 0", "re: 2"]
     assert [number for batch in batches for number in batch] == [0, 2, 4]
     assert (await queue.statistics()).length == 0
 
@@ -227,13 +214,10 @@ async def test_a_batch_leaves_out_whoever_has_left(queue: Queue, other: Queue) -
 async def test_a_dead_letter_tells_its_asker_without_errors_too(queue: Queue, url: str) -> None:
     options: Any = {"url": url, "codec": CloudEventsCodec("json"), "max_attempts": 1, "keep_errors": False}
     async with AsyncQueue("jobs", **options) as quiet:
-        stop = asyncio.Event()
-        service = asyncio.ensure_future(serve(double, quiet, reply=True, signals=(), stop=stop))
-        with pytest.raises(RequestFailedError, match="not settled") as raised:
-            await in_time(queue.ask(Envelope("bad"), PATIENCE))
-        assert "no such number" not in str(raised.value)
-        stop.set()
-        await in_time(service)
+        async with serving(double, quiet):
+            with pytest.raises(RequestFailedError, match="not settled") as raised:
+                await in_time(queue.ask(Envelope("bad"), PATIENCE))
+            assert "no such number" not in str(raised.value)
         assert await quiet.requeue() == 1
         delivery = await in_time(quiet.receive())
         assert delivery.asked
@@ -278,23 +262,19 @@ async def test_a_full_server_takes_no_request_and_replies(queue: Queue, other: Q
 
 
 async def test_connections_that_break_lose_no_reply(queue: Queue, other: Queue, db: redis.Redis) -> None:
-    stop = asyncio.Event()
-    service = asyncio.ensure_future(serve(double, other, reply=True, concurrency=5, signals=(), stop=stop))
-
     async def ask(number: int) -> Any:
         await asyncio.sleep(number / 1000)
         return await queue.ask(Envelope(number), PATIENCE)
 
-    asked = [asyncio.ensure_future(ask(number)) for number in range(500)]
-    for _ in range(10):
-        await asyncio.sleep(0.05)
-        db.client_kill_filter(_type="normal", skipme=True)
-    assert await in_time(asyncio.gather(*asked)) == [{"twice": 2 * number} for number in range(500)]
-    stop.set()
-    await in_time(service)
+    async with serving(double, other, concurrency=5):
+        asked = [asyncio.ensure_future(ask(number)) for number in range(500)]
+        for _ in range(10):
+            await asyncio.sleep(0.05)
+            db.client_kill_filter(_type="normal", skipme=True)
+        assert await in_time(asyncio.gather(*asked)) == [{"twice": 2 * number} for number in range(500)]
 
 
-async def test_whoever_asks_without_an_envelope_is_told_how(queue: Queue, url: str) -> None:
+async def test_without_an_envelope_the_error_says_how_to_ask(queue: Queue, url: str) -> None:
     async with AsyncQueue("jobs", url=url, codec="json") as plain:
         with pytest.raises(UnsupportedError, match="codec='cloudevents'"):
             await plain.ask({"a": 1}, 1.0)
