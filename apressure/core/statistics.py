@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from apressure.concurrency.blocked import NOT_BLOCKED, Blocked, BlockedSeconds
 from apressure.core.limits import UNLIMITED, Limits
+from apressure.core.workers import WorkerStatistics
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,7 @@ class BoundedStatistics(Statistics):
             them.
         limits: How many messages it hands out: its rate, its concurrency, how many of a key, and whether it is held.
         parked: Of `length`, messages in the line of their key: see `set_key`.
+        workers: What works on it, where this object can see that.
     """
 
     bound: int
@@ -70,6 +72,7 @@ class BoundedStatistics(Statistics):
     dedup_ids: int = 0
     limits: Limits = UNLIMITED
     parked: int = 0
+    workers: tuple[WorkerStatistics, ...] = ()
 
 
 def figures(
