@@ -98,6 +98,25 @@ def read_pattern(pattern: str, url: str | None = None) -> list[QueueAddress]:
     return list(dict.fromkeys(read(pattern, kind, url) for kind in on_servers))
 
 
+def lasting(address: QueueAddress) -> QueueAddress:
+    """Return an address as it is.
+
+    Raises:
+        ValueError: Its server ends with the program that starts it.
+    """
+    check_lasting(address.url)
+    return address
+
+
+def check_lasting(url: str | None) -> None:
+    """Raise a ValueError if a server ends with the program that starts it."""
+    if url == "embedded://":
+        raise ValueError(
+            "embedded:// starts a server that ends with this command, and its queues with it. "
+            "Use embedded:///some/dir, which keeps the queues, or the URL of a server"
+        )
+
+
 def _kind_of(queue: str, default: Kind, url: str | None) -> tuple[Kind, str]:
     """Return the kind and the name that an address without its server says."""
     prefix, colon, name = queue.partition(":")

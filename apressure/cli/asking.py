@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 from apressure.cli.show import printable
 from apressure.exceptions import QueueDoesNotExistError, QueueEmptyError
+from apressure.monitor.finding import bare_name
 from apressure.queue_addresses import QueueAddress
 
 
@@ -46,8 +46,3 @@ async def must_exist(queue: Any) -> None:
 def told(address: QueueAddress, **result: object) -> dict[str, object]:
     """Return the result of a command on a queue, for `--json`: its name, and what else there is to say."""
     return {"name": bare_name(address), **result}
-
-
-def bare_name(address: QueueAddress) -> str:
-    """Return the name of a queue alone, without the directory that it is in."""
-    return Path(address.name).name if address.kind == "files" else address.name

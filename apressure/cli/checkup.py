@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from apressure import recovery
 from apressure.cli.asking import look
-from apressure.cli.figures import consumers_of
 from apressure.core.limits import UNLIMITED
 from apressure.core.schedules import UNAVAILABLE
 from apressure.exceptions import ServerError
 from apressure.queue_addresses import QueueAddress
+from apressure.telemetry.states import consumers_of
 
 _LATE: Final = 60.0
 """Seconds by which a schedule may be late before a note says so."""

@@ -17,6 +17,7 @@ from apressure.core.limits import UNLIMITED
 from apressure.core.statistics import OWN
 from apressure.pressure.statistics import QueueStatistics, RoleStatistics
 from apressure.queue_addresses import Kind, QueueAddress
+from apressure.telemetry.states import consumers_of, duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -112,13 +113,6 @@ def watched_line(found: Found) -> str:
     return "  ".join(parts if state == "open" else [*parts, state])
 
 
-def consumers_of(statistics: Any) -> int | None:
-    """Return how many consumers there are; None for a directory, which does not say."""
-    if isinstance(statistics, QueueStatistics):
-        return len(statistics.members) or int(statistics.consumer.state != "free")
-    return getattr(statistics, "consumers", None)
-
-
 class Rates:
     """Messages a second between two looks."""
 
@@ -194,7 +188,7 @@ def statistics_view(
         items.append(f"  and {statistics.in_flight:,} in flight")
     if statistics.delayed:
         items.append(
-            f"  and {statistics.delayed:,} delayed, the next one due in {_duration(statistics.next_due or 0.0)}"
+            f"  and {statistics.delayed:,} delayed, the next one due in {duration(statistics.next_due or 0.0)}"
         )
     grid.add_row("items", items)
     if statistics.limits != UNLIMITED:
@@ -246,7 +240,7 @@ def _group_text(group: GroupBatches) -> Text:
         text.append(f", {_size(group.bytes)}")
     text.append(f" in flight in {group.batches:,} batch{'es' * (group.batches != 1)}")
     if group.seconds is not None:
-        text.append(f" for {_duration(group.seconds)}", style="dim")
+        text.append(f" for {duration(group.seconds)}", style="dim")
     return text.append(f", {group.read:,} read", style="dim")
 
 
@@ -285,19 +279,10 @@ def _role_long(role: RoleStatistics) -> Text:
         text.append(printable(role.holder))
     now = datetime.now(UTC)
     if role.since is not None and role.state != "free":
-        text.append(f" for {_duration((now - role.since).total_seconds())}", style="dim")
+        text.append(f" for {duration((now - role.since).total_seconds())}", style="dim")
     if role.expires is not None:
-        text.append(f", lease ends in {_duration((role.expires - now).total_seconds())}", style="dim")
+        text.append(f", lease ends in {duration((role.expires - now).total_seconds())}", style="dim")
     return text
-
-
-def _duration(seconds: float) -> str:
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def _size(size: int) -> str:

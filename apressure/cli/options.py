@@ -15,6 +15,7 @@ from apressure import Client, Durability, opening, queue_addresses, validation
 from apressure.cli.exits import UsageError
 from apressure.cli.show import printable
 from apressure.cli.streams.framing import Framing
+from apressure.monitor.finding import Finder
 from apressure.queue_addresses import Kind, QueueAddress
 
 if TYPE_CHECKING:
@@ -219,11 +220,11 @@ class Common:
 
     def read(self, address: str, default: Kind = "queue") -> QueueAddress:
         """Return what an address says. The server is that of `--url` or of the environment, unless it names one."""
-        return self._checked(queue_addresses.read(address, default, self.url))
+        return queue_addresses.lasting(queue_addresses.read(address, default, self.url))
 
-    def read_pattern(self, pattern: str) -> list[QueueAddress]:
-        """Return what the address of several queues may mean, such as `orders*` or `events:*`."""
-        return [self._checked(found) for found in queue_addresses.read_pattern(pattern, self.url)]
+    def finder(self) -> Finder:
+        """Return what finds and opens queues; those of one server share a client."""
+        return Finder(self.url, self.prefix)
 
     def open(self, address: QueueAddress, **options: Any) -> Any:
         """Return the queue of an address, with a client of its own. Options that are None are left out.
@@ -239,26 +240,15 @@ class Common:
 
     def client(self, url: str | None = None) -> Client:
         """Return a new client of a server; None for the usual one."""
-        self._check_url(url or self.url)
+        queue_addresses.check_lasting(url or self.url)
         return Client(url or self.url, prefix=self.prefix)
 
     def tasks(self, url: str | None = None) -> TaskClient:
         """Return a new client of a server, for queues of tasks; None for the usual one."""
         from apressure.tasks import TaskClient
 
-        self._check_url(url or self.url)
+        queue_addresses.check_lasting(url or self.url)
         return TaskClient(url or self.url)
-
-    def _checked(self, address: QueueAddress) -> QueueAddress:
-        self._check_url(address.url)
-        return address
-
-    def _check_url(self, url: str | None) -> None:
-        if url == "embedded://":
-            raise UsageError(
-                "embedded:// starts a server that ends with this command, and its queues with it. "
-                "Use embedded:///some/dir, which keeps the queues, or the URL of a server"
-            )
 
 
 def durability_of(address: QueueAddress, replicas: int | Literal["all"], fsync: bool) -> Durability | None:

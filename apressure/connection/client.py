@@ -28,6 +28,9 @@ class Client(SharedClient):
         url: `redis://…`, `redis+sentinel://…`, `redis+cluster://…`, `unix://…`, `embedded://`, …; see `ClientOptions`.
         **options: See `OtherOptions`.
 
+    Attributes:
+        scan_share: The part of the time in which `queues` and `scan` may keep a server busy; 1 for no pauses.
+
     Raises:
         TypeError: An option is unknown or of the wrong type.
         ValueError: An option is invalid; the message says why.
@@ -42,6 +45,7 @@ class Client(SharedClient):
         self._connections: dict[Node, ReconnectingConnection] = {}
         self.connection: ReconnectingConnection = self._connection_at(self.server.node_of(()))
         self._rounds: dict[ReconnectingConnection, Rounds] = {}
+        self.scan_share = 1.0
 
     @functools.cached_property
     def id(self) -> str:
@@ -122,7 +126,7 @@ class Client(SharedClient):
     async def scan(self, pattern: bytes, kind: bytes) -> AsyncIterator[bytes]:
         """Yield keys of a type that match, from every node; a key may come more than once."""
         async for node in self.server.nodes():
-            async for key in scan(self._connection_at(node).ask, pattern, kind):
+            async for key in scan(self._connection_at(node).ask, pattern, kind, self.scan_share):
                 yield key
 
 

@@ -1,14 +1,18 @@
-"""What only several looks at a queue can tell: how old its next message is, and when it will be empty."""
+"""What only several looks at a queue tell: its speed, the age of its next message, and when it will be empty."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections import deque
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
 _WINDOW: Final = 60.0
 """Seconds: a prediction uses the looks of this time."""
+
+_SPEED: Final = 10.0
+"""Seconds: speeds are of this time."""
 
 _MOST: Final = 1000
 """As many looks are kept until the messages that were put meanwhile are gone. Then every second one is forgotten."""
@@ -36,6 +40,64 @@ class Trend:
             return None
         rate = (before - length) / (now - then)
         return length / rate if rate > 0 else math.inf
+
+
+class Speed(NamedTuple):
+    """How fast messages come and go, in messages a second. None where that is not known.
+
+    Attributes:
+        put: Messages that were put.
+        taken: Messages that were got, or settled for good.
+    """
+
+    put: float | None = None
+    taken: float | None = None
+
+
+UNKNOWN: Final = Speed()
+
+
+class Flow:
+    """Tells how fast messages come and go, by the looks of the last seconds.
+
+    An AsyncQueue counts them on the server. Of other kinds, what their registered workers have handled is known, and
+    how many messages have become more or fewer meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[float, int, int]] = deque()
+        self._handled: dict[tuple[str, datetime], int] = {}
+        self._taken = 0
+
+    def speed(self, now: float, statistics: Any) -> Speed:
+        """Return the speed, as of this look."""
+        totals = self._totals(statistics)
+        if totals is None:
+            return UNKNOWN
+        looks = self._looks
+        if looks and (totals[0] < looks[-1][1] or totals[1] < looks[-1][2]):  # another queue of this name
+            looks.clear()
+        looks.append((now, *totals))
+        while len(looks) > 2 and now - looks[1][0] >= _SPEED:
+            looks.popleft()
+        then, put, taken = looks[0]
+        if now <= then:
+            return UNKNOWN
+        return Speed((totals[0] - put) / (now - then), (totals[1] - taken) / (now - then))
+
+    def _totals(self, statistics: Any) -> tuple[int, int] | None:
+        """Return how many messages have been put and taken, each from any beginning on."""
+        if (produced := getattr(statistics, "produced_messages", None)) is not None:
+            return produced, statistics.consumed_messages
+        workers = getattr(statistics, "workers", ())
+        if not workers and not self._handled:
+            return None
+        handled = {(worker.id, worker.since): worker.handled for worker in workers}
+        self._taken += sum(max(0, count - self._handled.get(worker, count)) for worker, count in handled.items())
+        self._handled = handled
+        there = statistics.length + statistics.in_flight + getattr(statistics, "delayed", 0)
+        before = self._looks[-1][1] if self._looks else 0
+        return max(before, self._taken + there), self._taken
 
 
 class Arrivals:

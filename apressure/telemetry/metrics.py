@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from apressure import validation
 from apressure.concurrency import background
-from apressure.concurrency.backoff import pause_until
 from apressure.protocols import Work
 from apressure.telemetry.families import BUCKETS, Reading
 from apressure.telemetry.handlers import Handler, name_of
+from apressure.telemetry.reader import Reader
 from apressure.telemetry.readings import readings_of
-from apressure.telemetry.sampler import Monitored, Sample, Sampler, label
+from apressure.telemetry.sampler import Monitored, Sample, label
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
@@ -25,14 +25,8 @@ if TYPE_CHECKING:
 
     from apressure.telemetry.http import MetricsServer
 
-_AT_A_TIME: Final = 32
-"""So many queues are looked at side by side."""
-
 _TIMEOUT: Final = 5.0
 """Seconds: the least default of `timeout`."""
-
-_HEARTBEAT: Final = 1.0
-"""Seconds after which the task notes that the event loop runs."""
 
 OnDuration = Callable[[tuple[str, str, str], float], None]
 """Called with the labels of a handler, and the seconds of one call."""
@@ -47,8 +41,9 @@ class Metrics:
 
     Args:
         *queues: Queues of any kind: what has a `name` and `statistics()`. They are neither opened nor closed.
-        interval: Seconds between two looks.
-        timeout: Seconds for a look at all queues; None for the interval, and at least 5.
+        interval: Seconds between two looks at a queue. There are at most 50 looks a second, so it is longer for more
+            than 250 queues.
+        timeout: Seconds for a look at a queue; None for the interval, and at least 5.
         port: Serve `/metrics` and `/healthz` there while the block is open; 0 for a free port, None for no server.
         host: The address to listen at. The default can be reached from this machine only.
         buckets: The upper limits of the buckets of durations, in seconds, ascending.
@@ -83,11 +78,9 @@ class Metrics:
         if not self._buckets or list(self._buckets) != sorted(set(self._buckets)):
             raise ValueError(f"buckets must be ascending seconds, not {list(buckets)}")
         self._local = local
-        self._samplers: dict[int, tuple[Sampler, int]] = {}
+        self.reader = Reader(self.interval, self.timeout)
         self._handlers: dict[tuple[str, str, str], Handler] = {}
         self._on_duration: list[OnDuration] = []
-        self._turned_at = 0.0
-        self._added = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._server: MetricsServer | None = None
         if port is not None:
@@ -108,7 +101,7 @@ class Metrics:
         Raises:
             OSError: The port cannot be used; the message says why, and what to do.
         """
-        self._turned_at = time.monotonic()
+        self.reader.turned_at = time.monotonic()
         if self._server is not None:
             self._server.start()
         self._running = background.start(self.run(), "looking at queues for metrics")
@@ -130,51 +123,29 @@ class Metrics:
 
     def add(self, queue: Monitored) -> None:
         """Show this queue, too. A queue that was added twice has to be discarded twice."""
-        sampler, count = self._samplers.get(id(queue)) or (Sampler(queue), 0)
-        self._samplers[id(queue)] = sampler, count + 1
-        self._added.set()
+        self.reader.add(queue)
 
     def discard(self, queue: Monitored) -> None:
         """Show this queue no more."""
-        sampler, count = self._samplers.pop(id(queue), (None, 0))
-        if sampler is not None and count > 1:
-            self._samplers[id(queue)] = sampler, count - 1
+        self.reader.discard(queue)
 
     async def run(self) -> None:
         """Look at all queues, again and again, and at once when one was added. The block does this in a task."""
-        loop = asyncio.get_running_loop()
-        while True:
-            next_at = loop.time() + self.interval
-            self._added.clear()
-            await self.sample()
-            while (pause := next_at - loop.time()) > 0 and not self._added.is_set():
-                self._turned_at = time.monotonic()
-                await pause_until(self._added, min(pause, _HEARTBEAT))
+        await self.reader.run()
 
     async def sample(self) -> None:
         """Look at all queues once, for up to `timeout` seconds in all.
 
         Cancelled, some queues keep their earlier sample.
         """
-        limit = asyncio.Semaphore(_AT_A_TIME)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.timeout
-
-        async def look(sampler: Sampler) -> None:
-            async with limit:
-                await sampler.sample(max(0.0, deadline - loop.time()))
-
-        async with asyncio.TaskGroup() as group:
-            for sampler, _ in tuple(self._samplers.values()):
-                group.create_task(look(sampler))
-        self._turned_at = time.monotonic()
+        await self.reader.sample()
 
     def readings(self) -> list[Reading]:
         """Return all values. It may be called in any thread, and does not wait."""
         by_key: dict[tuple[str, str], list[Sample | None]] = defaultdict(list)
-        for sampler, _ in tuple(self._samplers.values()):
+        for sampler in self.reader.samplers:
             by_key[sampler.key].append(sampler.latest)
-        oldest = time.time() - 3 * self.interval - self.timeout
+        oldest = time.time() - 3 * self.reader.period - self.timeout
         found = [
             reading for key, samples in by_key.items() for reading in readings_of(key, samples, oldest, self._local)
         ]
@@ -185,7 +156,7 @@ class Metrics:
     @property
     def stalled(self) -> float:
         """For how many seconds the event loop has not turned, as far as is known; 0 for less than a few."""
-        seconds = time.monotonic() - self._turned_at
+        seconds = time.monotonic() - self.reader.turned_at
         return seconds if seconds > self.timeout + 2 * self.interval else 0.0
 
     @contextlib.contextmanager

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from apressure.exceptions import DecodeError, QueueDoesNotExistError, QueueEmptyError
-from apressure.telemetry.history import Arrivals, Head, Trend
+from apressure.telemetry.history import UNKNOWN, Arrivals, Flow, Head, Speed, Trend
+from apressure.telemetry.states import State, States, failed
 
 logger = logging.getLogger("apressure")
 
@@ -41,6 +42,8 @@ class Sample:
         oldest: The age of the next message in seconds; None if it is not known.
         drain: In how many seconds the queue will be empty; None if it is not known.
         schedules: The queue's schedules, by name.
+        speed: How fast messages come and go.
+        states: How the queue is, in words, what matters most first; there is at least one.
     """
 
     at: float
@@ -49,6 +52,8 @@ class Sample:
     oldest: float | None = None
     drain: float | None = None
     schedules: Sequence[Any] = ()
+    speed: Speed = UNKNOWN
+    states: tuple[State, ...] = ()
 
 
 class Sampler:
@@ -70,6 +75,8 @@ class Sampler:
         self._trend = Trend()
         self._arrivals = Arrivals()
         self._head = Head()
+        self._flow = Flow()
+        self._states = States()
 
     async def sample(self, timeout: float) -> None:
         """Look at the queue, for up to `timeout` seconds. Errors are kept; the first one of a row is logged.
@@ -81,11 +88,11 @@ class Sampler:
             async with asyncio.timeout(timeout):
                 sample = await self._look(began)
         except QueueDoesNotExistError:
-            sample = Sample(began)
+            sample = Sample(began, states=self._states.of(began, None))
         except TimeoutError as error:
-            sample = Sample(began, error=str(error) or "it did not answer in time")
+            sample = _failed(began, str(error) or "it did not answer in time")
         except Exception as error:  # noqa: BLE001 (a queue of somebody else may raise anything, and metrics go on)
-            sample = Sample(began, error=str(error) or type(error).__name__)
+            sample = _failed(began, str(error) or type(error).__name__)
         if sample.error and not (self.latest is not None and self.latest.error):
             logger.warning("the metrics of the queue %r are missing: %s", self.queue.name, sample.error)
         self.latest = sample
@@ -97,7 +104,10 @@ class Sampler:
         now = time.monotonic()
         oldest = await self._oldest(now, statistics)
         schedules = await self.queue.schedules() if getattr(statistics, "schedules", 0) else ()  # type: ignore[attr-defined]
-        return Sample(began, "", statistics, oldest, self._trend.drain(now, statistics.length), schedules)
+        return Sample(
+            began, "", statistics, oldest, self._trend.drain(now, statistics.length), schedules,
+            self._flow.speed(now, statistics), self._states.of(began, statistics, schedules),
+        )  # fmt: skip
 
     async def _oldest(self, now: float, statistics: Any) -> float | None:
         """Return the age of the next message."""
@@ -118,6 +128,10 @@ class Sampler:
         except DecodeError as error:
             item = error.raw
         return self._head.age(now, item)
+
+
+def _failed(began: float, error: str) -> Sample:
+    return Sample(began, error=error, states=failed(error))
 
 
 def label(text: str) -> str:

@@ -171,7 +171,7 @@ async def test_a_look_that_is_out_of_date_does_not_count(monkeypatch: pytest.Mon
     assert not values(metrics)
     await metrics.sample()
     assert values(metrics)[series] == 1
-    ((sampler, _),) = metrics._samplers.values()
+    (sampler,) = metrics.reader.samplers
     assert isinstance(sampler, Sampler)
     assert sampler.latest is not None
     sampler.latest = dataclasses.replace(sampler.latest, at=sampler.latest.at - 41)
@@ -272,7 +272,7 @@ async def test_health_is_about_the_event_loop_and_a_scrape_needs_no_turn_of_it(m
         status, text = get(f"{base}/metrics")
         assert status == 200
         assert b'apressure_queue_messages{kind="Queue",queue="jobs"} 1.0' in text
-        monkeypatch.setattr(metrics, "_turned_at", -1000.0)
+        monkeypatch.setattr(metrics.reader, "turned_at", -1000.0)
         status, text = get(f"{base}/healthz")
         assert status == 503
         assert text.startswith(b"the event loop has not run for ")

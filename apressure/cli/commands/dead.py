@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from apressure import DeadLetter
-from apressure.cli.asking import bare_name, must_exist
+from apressure.cli.asking import must_exist
 from apressure.cli.exits import UsageError
-from apressure.cli.finding import Finder
 from apressure.cli.options import Address, Common, check_source, option
 from apressure.cli.show import print_json, print_rows, printable, visible
 from apressure.dead_letters import MOST_BYTES
+from apressure.monitor.finding import Finder, bare_name
 from apressure.queue_addresses import Kind, QueueAddress
 
 _SHOWN: Final = 40
@@ -40,7 +40,7 @@ async def dead(common: Common, queue: Address, source: Source = None, limit: Lim
     The columns are the id (for `requeue --id`), the time, the attempts, the error, and the start of the item.
     """
     address = common.read(queue)
-    async with Finder(common) as finder, finder.open(address) as opened:
+    async with common.finder() as finder, finder.open(address) as opened:
         letters = await opened.dead_letters(limit, **from_source(address, source))
         if not letters:
             await check_name(finder, address, source, "dead")

@@ -15,7 +15,6 @@ from apressure import AsyncQueue, Client, recovery
 from apressure.cli.asking import told
 from apressure.cli.checkup import examine, untimely
 from apressure.cli.exits import Exit, UsageError, message_of
-from apressure.cli.finding import Finder
 from apressure.cli.options import Common, Interval, complain, option, seconds_between
 from apressure.cli.show import print_json, printable
 from apressure.connection.settings import Settings
@@ -84,7 +83,7 @@ def _address(name: str) -> QueueAddress:
 async def _examine_others(common: Common) -> bool | None:
     """Examine the queues of events and of tasks. Returns whether all are healthy; None if there is none."""
     well: bool | None = None
-    async with Finder(common) as finder:
+    async with common.finder() as finder:
         for address in await finder.find("*"):
             if address.kind == "queue":
                 continue

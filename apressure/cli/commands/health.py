@@ -11,10 +11,10 @@ import typer
 
 from apressure.cli.asking import look, told
 from apressure.cli.exits import Exit, UsageError
-from apressure.cli.figures import consumers_of
 from apressure.cli.options import Address, Common, option
 from apressure.cli.show import print_json, printable
 from apressure.exceptions import ServerUnavailableError
+from apressure.telemetry.states import consumers_of
 
 
 async def health(

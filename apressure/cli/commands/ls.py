@@ -12,7 +12,6 @@ from apressure.cli import figures
 from apressure.cli.asking import look
 from apressure.cli.exits import Exit, message_of
 from apressure.cli.figures import Found
-from apressure.cli.finding import Finder
 from apressure.cli.options import Addresses, Common, Interval, Pattern, Watch, complain, seconds_between
 from apressure.cli.show import print_json, printable, show_view
 from apressure.exceptions import QueueDoesNotExistError, ServerError
@@ -68,7 +67,7 @@ class _Listing:
     """
 
     def __init__(self, common: Common, queues: list[str], *, pattern: bool) -> None:
-        self.finder = Finder(common)
+        self.finder = common.finder()
         self.damaged: set[str] = set()
         self._patterns = queues if pattern else [] if queues else ["*"]
         self._named = [common.read(queue) for queue in queues if not pattern]

@@ -6,21 +6,15 @@ import asyncio
 import contextlib
 import math
 import sys
-import time
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 from apressure.cli.exits import Exit
-from apressure.cli.finding import Finder
 from apressure.cli.options import Common, Pattern, option
 from apressure.cli.show import answer, print_json
-from apressure.exceptions import PressureError
-from apressure.queue_addresses import QueueAddress
+from apressure.monitor.search import QueuePattern
 from apressure.telemetry import Metrics
-
-_REST: Final = 30.0
-"""Seconds between two searches for queues that match a pattern: a search looks at all keys of the server."""
 
 
 async def metrics(
@@ -42,13 +36,15 @@ async def metrics(
     """
     async with contextlib.AsyncExitStack() as stack:
         shown = Metrics(interval=interval, port=None if once else port, host=host, local=False)
-        finder = await stack.enter_async_context(Finder(common))
+        finder = await stack.enter_async_context(common.finder())
         for queue in queues:
             target: Any = QueuePattern(queue, shown, finder) if pattern else finder.open(common.read(queue))
             stack.push_async_callback(target.aclose)
             shown.add(target)
+            if once and pattern:
+                await target.search()
         if once:
-            await _print(shown, common, twice=pattern)
+            await _print(shown, common)
             return
         await stack.enter_async_context(shown)
         if common.json or not sys.stderr.isatty():  # otherwise the log says so
@@ -57,11 +53,9 @@ async def metrics(
         await asyncio.Event().wait()
 
 
-async def _print(shown: Metrics, common: Common, *, twice: bool) -> None:
+async def _print(shown: Metrics, common: Common) -> None:
     """Print the metrics once."""
     await shown.sample()
-    if twice:  # the queues that were found
-        await shown.sample()
     readings = shown.readings()
     if common.json:
         print_json(
@@ -82,46 +76,3 @@ async def _print(shown: Metrics, common: Common, *, twice: bool) -> None:
         sys.stdout.write(generate_latest(registry).decode())
     if any(each.family.name == "up" and not each.value for each in readings):
         raise typer.Exit(int(Exit.SERVER))
-
-
-class QueuePattern:
-    """A pattern as something to look at: each look shows the queues whose names match.
-
-    Args:
-        pattern: The pattern.
-        shown: The metrics that show the queues.
-        finder: Finds and opens them.
-
-    Attributes:
-        name: The pattern without its server, whose URL may have a password.
-    """
-
-    def __init__(self, pattern: str, shown: Metrics, finder: Finder) -> None:
-        self.name = str(finder.read(pattern)[0])
-        self._pattern = pattern
-        self._shown = shown
-        self._finder = finder
-        self._queues: dict[QueueAddress, Any] = {}
-        self._found_at = -math.inf
-
-    async def statistics(self) -> object:
-        """Show the queues that match now."""
-        if time.monotonic() - self._found_at < _REST:
-            return self
-        found = set(await self._finder.find(self._pattern))
-        self._found_at = time.monotonic()
-        for address in found - self._queues.keys():
-            with contextlib.suppress(ValueError):  # no name of a queue
-                self._queues[address] = self._finder.open(address)
-                self._shown.add(self._queues[address])
-        for address in self._queues.keys() - found:
-            queue = self._queues.pop(address)
-            self._shown.discard(queue)
-            await queue.aclose()
-        return self
-
-    async def aclose(self) -> None:
-        """Close the queues that were found."""
-        for queue in self._queues.values():
-            with contextlib.suppress(PressureError):
-                await queue.aclose()

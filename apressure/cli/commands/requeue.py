@@ -9,15 +9,15 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from apressure.cli.asking import bare_name, told
+from apressure.cli.asking import told
 from apressure.cli.commands.dead import Source, check_name, from_source, letters_of
 from apressure.cli.exits import Exit, UsageError
-from apressure.cli.finding import Finder
 from apressure.cli.options import Address, Common, Most, Progress, Timeout, complain, option
 from apressure.cli.running import Remains, execute
 from apressure.cli.show import answer, printable
 from apressure.cli.streams.meter import Meter
 from apressure.exceptions import PressureError, QueueDoesNotExistError, QueueFullError, QueueInUseError
+from apressure.monitor.finding import Finder, bare_name
 from apressure.queue_addresses import QueueAddress
 
 _CHUNK: Final = 1000
@@ -51,7 +51,7 @@ def requeue(
         if ids and most is not None:
             raise UsageError("give either --id or --max, not both")
         with meter:
-            async with Finder(common) as finder, finder.open(address) as opened:
+            async with common.finder() as finder, finder.open(address) as opened:
                 moving = _Moving(opened.requeue, from_source(address, source), timeout, meter)
                 left = await _count(finder, opened, address, source)
                 if ids:

@@ -16,7 +16,6 @@ import typer
 from apressure import Schedule
 from apressure.cli import exits
 from apressure.cli.asking import must_exist, told
-from apressure.cli.finding import Finder
 from apressure.cli.options import Address, Addresses, Common, Pattern, complain, option
 from apressure.cli.running import execute
 from apressure.cli.show import answer, plain, print_json, print_rows, printable
@@ -38,7 +37,7 @@ async def ls(common: Common, queues: Addresses = None, pattern: Pattern = False)
     """
     listed: list[tuple[QueueAddress, Schedule, bytes]] = []
     named = queues or []
-    async with Finder(common) as finder:
+    async with common.finder() as finder:
         for address in () if pattern else map(common.read, named):
             async with finder.open(address) as opened:
                 listed += (found := await _schedules_of(address, opened))

@@ -320,16 +320,23 @@ class ReconnectingConnection:
             self._fail(request, copy.copy(error))
 
 
-async def scan(ask: Callable[..., Awaitable[Any]], pattern: bytes, kind: bytes) -> AsyncIterator[bytes]:
+async def scan(
+    ask: Callable[..., Awaitable[Any]], pattern: bytes, kind: bytes, share: float = 1.0
+) -> AsyncIterator[bytes]:
     """Yield the keys of a type that match; a key may come more than once.
 
     Args:
         ask: Sends a command to one node, and returns the reply.
         pattern: As in Redis.
         kind: The type.
+        share: The part of the time in which the node may be busy with it.
     """
-    cursor = b""
+    cursor, loop, pause = b"", asyncio.get_running_loop(), 0.0
     while cursor != b"0":
+        if pause:
+            await asyncio.sleep(pause)
+        began = loop.time()
         cursor, keys = await ask(b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", 1000, b"TYPE", kind)
+        pause = (loop.time() - began) * (1 / share - 1)
         for key in keys:
             yield key

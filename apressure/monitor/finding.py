@@ -7,10 +7,7 @@ import fnmatch
 from pathlib import Path
 from typing import Any, Self
 
-from apressure import opening
-from apressure.cli.asking import bare_name
-from apressure.cli.exits import UsageError
-from apressure.cli.options import Common
+from apressure import opening, queue_addresses
 from apressure.connection.client import Client
 from apressure.events.remote.address import is_okq
 from apressure.exceptions import PermissionDeniedError
@@ -21,11 +18,15 @@ class Finder:
     """Finds and opens queues. Those of one server share a client, which ends with the block.
 
     Args:
-        common: The options of all commands.
+        url: The server of addresses that name none; None for the environment's.
+        prefix: The prefix of all keys of AsyncQueues; None for the environment's.
+        share: The part of the time in which it may scan a server's keys; 1 for no pauses in between.
     """
 
-    def __init__(self, common: Common) -> None:
-        self._common = common
+    def __init__(self, url: str | None = None, prefix: str | None = None, share: float = 1.0) -> None:
+        self._url = url
+        self._prefix = prefix
+        self._share = share
         self._clients: dict[str | None, Client] = {}
 
     async def __aenter__(self) -> Self:
@@ -35,16 +36,23 @@ class Finder:
         for client in self._clients.values():
             await client.aclose()
 
-    def read(self, pattern: str) -> list[QueueAddress]:
+    def read(self, address: str) -> QueueAddress:
+        """Return what an address says.
+
+        Raises:
+            TypeError, ValueError: It is not an address.
+        """
+        return queue_addresses.lasting(queue_addresses.read(address, url=self._url))
+
+    def read_pattern(self, pattern: str) -> list[QueueAddress]:
         """Return what a pattern may mean: one address for each kind, with the pattern as its name.
 
         Raises:
-            UsageError: The pattern is about an okq server, which does not list its queues.
-            ValueError: The pattern is not an address.
+            TypeError, ValueError: It is not an address, or about an okq server, which does not list its queues.
         """
-        possible = self._common.read_pattern(pattern)
+        possible = list(map(queue_addresses.lasting, queue_addresses.read_pattern(pattern, self._url)))
         if any(is_okq(address.url) for address in possible):
-            raise UsageError(
+            raise ValueError(
                 "an okq server does not list its queues: give the URL of its Redis (redis://…), or name each queue"
             )
         return possible
@@ -55,10 +63,10 @@ class Finder:
         Without a kind in front, queues of every kind on the server count. This scans all keys of the server.
 
         Raises:
-            UsageError, ValueError: As for `read`.
+            TypeError, ValueError: As for `read_pattern`.
             PressureError, OSError: The server or the directory cannot be read.
         """
-        possible, found = self.read(pattern), []
+        possible, found = self.read_pattern(pattern), []
         for address in possible:
             for name in fnmatch.filter(await self._names(address, alone=len(possible) == 1), bare_name(address)):
                 whole = str(Path(address.name).parent / name) if address.kind == "files" else name
@@ -72,7 +80,7 @@ class Finder:
             ValueError: It has no name of a queue.
         """
         if address.kind == "files" or is_okq(address.url):
-            return self._common.open(address)
+            return opening.make(address, {"codec": "raw"})
         return opening.make(address._replace(url=None), {"client": self._client(address.url), "codec": "raw"})
 
     def may_be_hidden(self, error: Exception, address: QueueAddress, pattern: str) -> bool:
@@ -83,7 +91,8 @@ class Finder:
             address: The queue.
             pattern: The pattern that it matches.
         """
-        return isinstance(error, PermissionDeniedError) and address.kind != "queue" and len(self.read(pattern)) > 1
+        hidden = isinstance(error, PermissionDeniedError) and address.kind != "queue"
+        return hidden and len(self.read_pattern(pattern)) > 1
 
     async def _names(self, address: QueueAddress, *, alone: bool) -> list[str]:
         """Return the names of the queues of a kind that are there. `alone`: no other kind is asked for."""
@@ -109,9 +118,15 @@ class Finder:
 
     def _client(self, url: str | None) -> Client:
         if url not in self._clients:
-            self._clients[url] = self._common.client(url)
+            self._clients[url] = Client(url, prefix=self._prefix)
+            self._clients[url].scan_share = self._share
             self._clients[url].check()  # it belongs to this event loop, so that it is closed
         return self._clients[url]
+
+
+def bare_name(address: QueueAddress) -> str:
+    """Return the name of a queue alone, without the directory that it is in."""
+    return Path(address.name).name if address.kind == "files" else address.name
 
 
 def _directories(parent: Path) -> list[str]:

@@ -1,0 +1,133 @@
+"""`Monitor`: watches queues for a display, and keeps what it saw."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from apressure import validation
+from apressure.concurrency import background
+from apressure.monitor.finding import Finder
+from apressure.monitor.search import QueuePattern
+from apressure.queue_addresses import QueueAddress
+from apressure.telemetry.reader import Reader
+from apressure.telemetry.sampler import Sample, Sampler
+from apressure.telemetry.states import State
+
+_SHARE: Final = 0.2
+"""Of the time, while it searches, it may scan a server's keys."""
+
+
+class Seen(NamedTuple):
+    """What a monitor knows of a queue.
+
+    Attributes:
+        address: Its address.
+        queue: The object that looks at it.
+        sampler: What looks, and remembers.
+        sample: What the latest look saw.
+    """
+
+    address: QueueAddress
+    queue: Any
+    sampler: Sampler
+    sample: Sample
+
+    @property
+    def state(self) -> State:
+        """What matters most."""
+        return self.sample.states[0]
+
+
+class Monitor:
+    """Watches queues of any kind, on any number of servers and in directories, while the block is open.
+
+    A look at a queue is one round trip. There are at most 50 a second, so a server with a thousand queues spends 1 % of
+    a core on them, and a thousand queues are each looked at every twenty seconds. Those that are shown come first.
+
+    Args:
+        *queues: Addresses and patterns, such as `orders`, `events:*` or `redis://host:6379/0/*`; none for all queues of
+            the server. What has one of `*?[` is a pattern.
+        url: The server of addresses that name none; None for the environment's.
+        prefix: The prefix of all keys of AsyncQueues; None for the environment's.
+        interval: Seconds between two looks at a queue.
+        timeout: Seconds for a look.
+
+    Raises:
+        TypeError, ValueError: An argument is invalid.
+    """
+
+    def __init__(
+        self, *queues: str, url: str | None = None, prefix: str | None = None, interval: float = 2.0,
+        timeout: float = 5.0,
+    ) -> None:  # fmt: skip
+        self.reader = Reader(
+            validation.seconds(interval, "interval", above=True), validation.seconds(timeout, "timeout", above=True)
+        )
+        self.finder = Finder(url, prefix, _SHARE)
+        self._named: dict[QueueAddress, Any] = {}
+        self._patterns: list[tuple[QueuePattern, Sampler]] = []
+        self._samplers: dict[int, Sampler] = {}
+        self._running: asyncio.Task[None] | None = None
+        self._stack = contextlib.AsyncExitStack()
+        for queue in queues or ("*",):
+            if any(sign in queue for sign in "*?["):
+                pattern = QueuePattern(queue, self, self.finder)
+                self._patterns.append((pattern, self.reader.add(pattern)))
+            else:
+                self._named[self.finder.read(queue)] = None
+
+    async def __aenter__(self) -> Self:
+        """Begin to watch."""
+        await self._stack.__aenter__()
+        await self._stack.enter_async_context(self.finder)
+        for address in self._named:
+            self._named[address] = self.finder.open(address)
+            self._stack.push_async_callback(self._named[address].aclose)
+            self.add(self._named[address])
+        for pattern, _ in self._patterns:
+            self._stack.push_async_callback(pattern.aclose)
+        self._running = background.start(self.reader.run(), "watching queues")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End it. Cancelled, it waits until all connections are closed all the same."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait((self._running,))
+        await self._stack.__aexit__(kind, error, traceback)
+
+    def add(self, queue: Any) -> None:
+        """Watch this queue, too."""
+        self._samplers[id(queue)] = self.reader.add(queue)
+
+    def discard(self, queue: Any) -> None:
+        """Watch this queue no more."""
+        self._samplers.pop(id(queue), None)
+        self.reader.discard(queue)
+
+    async def look(self) -> None:
+        """Search, and look at every queue once."""
+        await asyncio.gather(*(pattern.search() for pattern, _ in self._patterns))
+        await self.reader.sample()
+
+    def seen(self) -> list[Seen]:
+        """Return the queues that it has looked at, those that need somebody first, and then by address."""
+        found = dict(self._named)
+        for pattern, _ in self._patterns:
+            found.update(pattern.queues)
+        seen = [
+            Seen(address, queue, sampler, sampler.latest)
+            for address, queue in found.items()
+            if (sampler := self._samplers.get(id(queue))) is not None and sampler.latest is not None
+        ]
+        return sorted(seen, key=lambda one: (-one.state.severity, str(one.address)))
+
+    def failures(self) -> list[str]:
+        """Return why searches have failed, for people."""
+        looked = ((pattern.name, sampler.latest) for pattern, sampler in self._patterns)
+        return [f"{name}: {sample.error}" for name, sample in looked if sample is not None and sample.error]

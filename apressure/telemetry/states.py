@@ -1,0 +1,132 @@
+"""Says in words how a queue is: what holds it up, since when, and how much that matters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from apressure.core.limits import UNLIMITED
+
+_LATE: Final = 60.0
+"""Seconds by which a schedule may be late before anybody needs to know."""
+
+
+class Severity(IntEnum):
+    """How much a state matters."""
+
+    GOOD = 0
+    NOTE = 1
+    WARNING = 2
+    ERROR = 3
+
+
+class State(NamedTuple):
+    """One thing to know of a queue.
+
+    Attributes:
+        name: A word for programs: `full`, `paused`, `unconsumed`, …
+        severity: How much it matters.
+        text: For people.
+        since: Since when, in seconds since 1970, as far as is known; None where that has no meaning.
+    """
+
+    name: str
+    severity: Severity
+    text: str
+    since: float | None = None
+
+
+class States:
+    """Says how one queue is, and remembers since when."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+
+    def of(self, now: float, statistics: Any, schedules: Any = ()) -> tuple[State, ...]:
+        """Return the states of a queue, those that matter most first; there is at least one.
+
+        Args:
+            now: The time of the look, in seconds since 1970.
+            statistics: What it saw; None if the queue does not exist.
+            schedules: The queue's schedules.
+        """
+        found = sorted(_states(now, statistics, schedules), key=lambda state: -state.severity)
+        self._since = {state.name: self._since.get(state.name, now) for state in found}
+        return tuple(self._dated(now, state) for state in found) or (State("open", Severity.GOOD, "open"),)
+
+    def _dated(self, now: float, state: State) -> State:
+        if state.name not in _LASTING:
+            return state
+        since = state.since or self._since[state.name]
+        seconds = now - since
+        return state._replace(since=since, text=f"{state.text} for {duration(seconds)}" if seconds >= 1 else state.text)
+
+
+def failed(error: str) -> tuple[State, ...]:
+    """Return the state of a queue that cannot be looked at."""
+    return (State("unreadable", Severity.ERROR, error),)
+
+
+_LASTING: Final = frozenset(("full", "unconsumed"))
+"""States of which the text says how long they have lasted."""
+
+
+def _states(now: float, statistics: Any, schedules: Any) -> Iterator[State]:
+    if statistics is None:
+        yield State("missing", Severity.WARNING, "does not exist")
+        return
+    bound = getattr(statistics, "bound", 0)
+    delayed = getattr(statistics, "delayed", 0)
+    limits = getattr(statistics, "limits", UNLIMITED)
+    paused, closed = getattr(statistics, "paused", False), getattr(statistics, "closed", False)
+    if paused:
+        since: datetime | None = getattr(statistics, "paused_since", None)
+        text = "paused" if since is None else f"paused since {clock(since.timestamp(), now)}"
+        yield State("paused", Severity.WARNING, text, None if since is None else since.timestamp())
+    if limits.held_for:
+        yield State("held", Severity.WARNING, f"held until {clock(now + limits.held_for, now)}")
+    if bound and statistics.length + delayed >= bound:
+        yield State("full", Severity.WARNING, "full")
+    if statistics.length and not paused and consumers_of(statistics) == 0:
+        yield State("unconsumed", Severity.WARNING, "no consumer")
+    if letters := getattr(statistics, "dead_letters", 0):
+        yield State("dead_letters", Severity.WARNING, f"{letters:,} dead letter{'s' * (letters != 1)}")
+    for schedule in schedules:
+        if schedule.next is not None and not schedule.paused and schedule.next < now - _LATE:
+            late = duration(now - schedule.next)
+            yield State("late_schedule", Severity.WARNING, f"the schedule {schedule.name!r} is late by {late}")
+            break
+    if closed:
+        left = statistics.length + statistics.in_flight + delayed
+        yield State("closed", Severity.NOTE, f"closed, {left:,} left" if left else "closed")
+    if limits.rate is not None or limits.concurrency is not None or limits.key is not None:
+        yield State("limited", Severity.NOTE, "limited")
+
+
+def consumers_of(statistics: Any) -> int | None:
+    """Return how many consumers there are; None for a directory, which does not say."""
+    if hasattr(statistics, "members"):
+        return len(statistics.members) or int(statistics.consumer.state != "free")
+    return getattr(statistics, "consumers", None)
+
+
+def clock(moment: float, now: float) -> str:
+    """Return a time of day in local time, with the date if it is another day: `12:03`, `2030-01-31 12:03`."""
+    then, today = time.localtime(moment), time.localtime(now)
+    return time.strftime("%H:%M" if then[:3] == today[:3] else "%Y-%m-%d %H:%M", then)
+
+
+def duration(seconds: float) -> str:
+    """Return a time span for people: `41 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    whole = max(0, round(seconds))
+    for most, unit, name, smaller, rest in (
+        (3600, 60, "min", 1, "s"), (86400, 3600, "h", 60, "min"), (float("inf"), 86400, "d", 3600, "h"),
+    ):  # fmt: skip
+        if whole < 60:
+            break
+        if whole < most:
+            return f"{whole // unit} {name} {whole % unit // smaller} {rest}"
+    return f"{whole} s"
