@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from apressure.concurrency.blocked import NOT_BLOCKED, Blocked, BlockedSeconds
@@ -46,6 +47,7 @@ class BoundedStatistics(Statistics):
         bound: The most messages that may wait; 0 for no bound.
         closed: Whether the queue is closed.
         paused: Whether it is paused: consumers of apressure get nothing.
+        paused_since: Since when, in UTC; None if it is not, or that is not known.
         dead_lettered_count: Messages that this object has moved to the dead letters.
         replaced_count: Of `put_count`, the messages that have taken the place of one that waited: `put(replace=True)`.
         delayed: Messages that wait for their time. They count towards the bound, and not in `length`.
@@ -72,6 +74,7 @@ class BoundedStatistics(Statistics):
     dedup_ids: int = 0
     limits: Limits = UNLIMITED
     parked: int = 0
+    paused_since: datetime | None = None
     workers: tuple[WorkerStatistics, ...] = ()
 
 
@@ -91,7 +94,8 @@ def figures(
     putters, receivers = waiting
     return {
         "name": name, "length": looked.waiting, "bound": looked.bound, "closed": looked.closed,
-        "paused": looked.paused, "delayed": looked.delayed, "next_due": seconds_of(looked.next_due),
+        "paused": bool(looked.paused), "paused_since": moment_of(looked.paused),
+        "delayed": looked.delayed, "next_due": seconds_of(looked.next_due),
         "expired": looked.expired, "limits": getattr(looked, "limits", UNLIMITED),
         "parked": getattr(looked, "parked", 0),
         "waiting_putters": putters, "waiting_receivers": receivers, "blocked": blocked.seconds(), **counts,
@@ -101,6 +105,11 @@ def figures(
 def seconds_of(milliseconds: int | None) -> float | None:
     """Return a time in seconds."""
     return None if milliseconds is None else milliseconds / 1000
+
+
+def moment_of(milliseconds: int) -> datetime | None:
+    """Return a time that is told in milliseconds since 1970; None for 0 and 1, which say that it is not known."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds > 1 else None
 
 
 OWN: Final = (

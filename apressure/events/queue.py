@@ -10,11 +10,14 @@ from apressure import validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.deadline import with_deadline, within
 from apressure.connection.client import Client, client_of
+from apressure.connection.history import ServerHistory
 from apressure.connection.moves import other_kind
+from apressure.connection.sender import Sender
 from apressure.connection.settings import ClientOptions
 from apressure.core.administration import AdministrationSteps
 from apressure.core.consumer import ConsumerOptions, give_back_unseen
 from apressure.core.due import Due, PutTerms
+from apressure.core.history import HistoryStore
 from apressure.core.leases.arguments import max_hold_of
 from apressure.core.letters import Chosen
 from apressure.core.objects import Fronting
@@ -321,6 +324,11 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
     @property
     def _schedules(self) -> ScheduleStore:
         return self._driver.steps.schedules()
+
+    @property
+    def _history(self) -> HistoryStore:
+        steps = self._driver.steps
+        return ServerHistory(steps) if isinstance(steps, Sender) else super()._history
 
     async def _look(self) -> Status:
         return await self._driver.steps.status()

@@ -9,7 +9,10 @@ from typing import Any, Final, NamedTuple, Self
 
 from apressure import validation
 from apressure.concurrency import background
+from apressure.core.history import Minute
+from apressure.exceptions import PressureError
 from apressure.monitor.finding import Finder
+from apressure.monitor.recorder import Recorder
 from apressure.monitor.search import QueuePattern
 from apressure.queue_addresses import QueueAddress
 from apressure.telemetry.reader import Reader
@@ -54,6 +57,8 @@ class Monitor:
         prefix: The prefix of all keys of AsyncQueues; None for the environment's.
         interval: Seconds between two looks at a queue.
         timeout: Seconds for a look.
+        history: Write what it sees, a short record a minute for each queue that is not idle, so that charts need no
+            other service: see `history` of a queue.
 
     Raises:
         TypeError, ValueError: An argument is invalid.
@@ -61,7 +66,7 @@ class Monitor:
 
     def __init__(
         self, *queues: str, url: str | None = None, prefix: str | None = None, interval: float = 2.0,
-        timeout: float = 5.0,
+        timeout: float = 5.0, history: bool = True,
     ) -> None:  # fmt: skip
         self.reader = Reader(
             validation.seconds(interval, "interval", above=True), validation.seconds(timeout, "timeout", above=True)
@@ -70,6 +75,7 @@ class Monitor:
         self._named: dict[QueueAddress, Any] = {}
         self._patterns: list[tuple[QueuePattern, Sampler]] = []
         self._samplers: dict[int, Sampler] = {}
+        self._recorder = Recorder(self.reader, writes=history)
         self._running: asyncio.Task[None] | None = None
         self._stack = contextlib.AsyncExitStack()
         for queue in queues or ("*",):
@@ -99,16 +105,25 @@ class Monitor:
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait((self._running,))
+        await self._recorder.aclose()
         await self._stack.__aexit__(kind, error, traceback)
 
     def add(self, queue: Any) -> None:
         """Watch this queue, too."""
-        self._samplers[id(queue)] = self.reader.add(queue)
+        self._samplers[id(queue)] = self._recorder.add(queue)
 
     def discard(self, queue: Any) -> None:
         """Watch this queue no more."""
         self._samplers.pop(id(queue), None)
-        self.reader.discard(queue)
+        self._recorder.discard(queue)
+
+    async def minutes(self, seen: Seen) -> list[Minute]:
+        """Return the last day of a queue: what others have written, and what this monitor saw."""
+        try:
+            written = await seen.queue.history()
+        except PressureError:  # this user may not read it, or the server is down
+            written = []
+        return sorted({minute.time: minute for minute in (*written, *seen.sampler.minutes.kept)}.values())
 
     async def look(self) -> None:
         """Search, and look at every queue once."""

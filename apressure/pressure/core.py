@@ -14,6 +14,7 @@ from apressure.codecs import CloudEventsCodec
 from apressure.concurrency import background
 from apressure.concurrency.deadline import with_deadline
 from apressure.connection.client import Client
+from apressure.connection.history import ServerHistory
 from apressure.connection.schedules import ServerSchedules
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of, max_hold_of
@@ -108,6 +109,10 @@ class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic
     @property
     def _schedules(self) -> ServerSchedules:
         return self._engine.scripted("schedules").steps.schedules()
+
+    @property
+    def _history(self) -> ServerHistory:
+        return ServerHistory(self._engine.scripted("history").steps)
 
     async def _check_exists(self) -> None:
         await self.prepare()

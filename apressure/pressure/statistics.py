@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from apressure.core.limits import read_limits
-from apressure.core.statistics import BoundedStatistics
+from apressure.core.statistics import BoundedStatistics, moment_of
 from apressure.exceptions import ServerError
 
 
@@ -91,6 +91,7 @@ def from_snapshot(name: str, snapshot: list[Any], **own: Any) -> QueueStatistics
         bound=max(0, _number(name, "bound", bound)),
         closed=bool(closed),
         paused=bool(paused),
+        paused_since=moment_of(paused),
         producer=_role(producer),
         consumer=_role(consumer),
         members=tuple(map(_member, sorted(members, key=lambda member: int(member[1])))),

@@ -39,6 +39,7 @@ class KindQueue(Queue[T]):
     get = blocking(queues.Queue[T, Any].get)
     get_many = blocking(queues.Queue[T, Any].get_many)
     get_nowait = blocking(queues.Queue[T, Any].get_nowait)
+    history = blocking(queues.Queue[T, Any].history)
     hold = blocking(queues.Queue[T, Any].hold)
     limits = blocking(queues.Queue[T, Any].limits)
     pause = blocking(queues.Queue[T, Any].pause)
@@ -61,6 +62,7 @@ class KindQueue(Queue[T]):
     spend = blocking(queues.Queue[T, Any].spend)
     unblock = blocking(queues.Queue[T, Any].unblock)
     wait_closed = blocking(queues.Queue[T, Any].wait_closed)
+    write_history = blocking(queues.Queue[T, Any].write_history)
 
     def __iter__(self) -> Iterator[T]:
         """Get items until the queue is closed and drained: at-most-once. `consumer` is at-least-once."""

@@ -16,6 +16,7 @@ from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.handover import note_taken
 from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.connection.client import Client
+from apressure.connection.history import ServerHistory
 from apressure.connection.schedules import ServerSchedules
 from apressure.connection.settings import RETRY_BACKOFF
 from apressure.connection.wire.command import Argument
@@ -270,6 +271,10 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
         validation.timeout(timeout)
         self.check()
         return await (lane or self._puts).run(put, timeout, False)  # type: ignore[no-any-return]
+
+    @property
+    def _history(self) -> ServerHistory:
+        return ServerHistory(self.steps)
 
     @property
     def _schedules(self) -> ServerSchedules:

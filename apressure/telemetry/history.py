@@ -1,4 +1,4 @@
-"""What only several looks at a queue tell: its speed, the age of its next message, and when it will be empty."""
+"""What only several looks at a queue tell: its minutes, its speed, how old its next message is, when it is empty."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import math
 from collections import deque
 from datetime import datetime
 from typing import Any, Final, NamedTuple
+
+from apressure.core.history import KEPT, Minute
 
 _WINDOW: Final = 60.0
 """Seconds: a prediction uses the looks of this time."""
@@ -56,6 +58,9 @@ class Speed(NamedTuple):
 
 UNKNOWN: Final = Speed()
 
+Totals = tuple[int, int]
+"""How many messages have been put and taken, each from any beginning on."""
+
 
 class Flow:
     """Tells how fast messages come and go, by the looks of the last seconds.
@@ -69,11 +74,12 @@ class Flow:
         self._handled: dict[tuple[str, datetime], int] = {}
         self._taken = 0
 
-    def speed(self, now: float, statistics: Any) -> Speed:
-        """Return the speed, as of this look."""
+    def look(self, now: float, statistics: Any) -> tuple[Speed, Totals | None]:
+        """Return the speed, as of this look, and what it is made of; None where nobody counts."""
         totals = self._totals(statistics)
-        if totals is None:
-            return UNKNOWN
+        return (UNKNOWN, None) if totals is None else (self._speed(now, totals), totals)
+
+    def _speed(self, now: float, totals: Totals) -> Speed:
         looks = self._looks
         if looks and (totals[0] < looks[-1][1] or totals[1] < looks[-1][2]):  # another queue of this name
             looks.clear()
@@ -85,8 +91,7 @@ class Flow:
             return UNKNOWN
         return Speed((totals[0] - put) / (now - then), (totals[1] - taken) / (now - then))
 
-    def _totals(self, statistics: Any) -> tuple[int, int] | None:
-        """Return how many messages have been put and taken, each from any beginning on."""
+    def _totals(self, statistics: Any) -> Totals | None:
         if (produced := getattr(statistics, "produced_messages", None)) is not None:
             return produced, statistics.consumed_messages
         workers = getattr(statistics, "workers", ())
@@ -98,6 +103,42 @@ class Flow:
         there = statistics.length + statistics.in_flight + getattr(statistics, "delayed", 0)
         before = self._looks[-1][1] if self._looks else 0
         return max(before, self._taken + there), self._taken
+
+
+class Minutes:
+    """Makes records of minutes from looks.
+
+    Attributes:
+        kept: Those of the last day, the oldest first.
+    """
+
+    def __init__(self) -> None:
+        self.kept: deque[Minute] = deque(maxlen=KEPT)
+        self._time = 0
+        self._before: Totals | None = None
+        self._latest: tuple[Any, float | None, Totals | None] = None, None, None
+
+    def look(self, at: float, statistics: Any, oldest: float | None, totals: Totals | None) -> Minute | None:
+        """Note a look; return the minute that has ended since the last one, if one has."""
+        minute = int(at) // 60 * 60
+        ended = self._minute() if self._time and minute > self._time else None
+        if minute != self._time:
+            self._time = minute
+            self._before = self._latest[2] or totals
+        self._latest = statistics, oldest, totals
+        if ended is not None:
+            self.kept.append(ended)
+        return ended
+
+    def _minute(self) -> Minute:
+        statistics, oldest, totals = self._latest
+        put, taken = (None, None) if totals is None or self._before is None else (
+            max(0, now - before) for now, before in zip(totals, self._before, strict=True)
+        )  # fmt: skip
+        return Minute(
+            self._time, statistics.length, statistics.in_flight, getattr(statistics, "delayed", 0), put, taken,
+            None if oldest is None else round(oldest),
+        )  # fmt: skip
 
 
 class Arrivals:

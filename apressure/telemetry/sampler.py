@@ -6,12 +6,13 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
-from apressure.exceptions import DecodeError, QueueDoesNotExistError, QueueEmptyError
-from apressure.telemetry.history import UNKNOWN, Arrivals, Flow, Head, Speed, Trend
+from apressure.core.history import Minute
+from apressure.exceptions import DecodeError, PermissionDeniedError, QueueDoesNotExistError, QueueEmptyError
+from apressure.telemetry.history import UNKNOWN, Arrivals, Flow, Head, Minutes, Speed, Trend
 from apressure.telemetry.states import State, States, failed
 
 logger = logging.getLogger("apressure")
@@ -66,12 +67,16 @@ class Sampler:
         queue: As given.
         key: The labels that name it: its name, and the name of its class.
         latest: What the latest look saw; None before the first one.
+        minutes: The minutes in which it has looked.
+        on_minute: Called with each minute that has ended.
     """
 
     def __init__(self, queue: Monitored) -> None:
         self.queue = queue
         self.key = (label(queue.name), type(queue).__name__)
         self.latest: Sample | None = None
+        self.minutes = Minutes()
+        self.on_minute: Callable[[Minute], object] = lambda _: None
         self._trend = Trend()
         self._arrivals = Arrivals()
         self._head = Head()
@@ -103,11 +108,22 @@ class Sampler:
             return Sample(began, "", statistics)
         now = time.monotonic()
         oldest = await self._oldest(now, statistics)
-        schedules = await self.queue.schedules() if getattr(statistics, "schedules", 0) else ()  # type: ignore[attr-defined]
+        schedules = await self._schedules() if getattr(statistics, "schedules", 0) else ()
+        speed, totals = self._flow.look(now, statistics)
+        if (minute := self.minutes.look(began, statistics, oldest, totals)) is not None:
+            self.on_minute(minute)
         return Sample(
             began, "", statistics, oldest, self._trend.drain(now, statistics.length), schedules,
-            self._flow.speed(now, statistics), self._states.of(began, statistics, schedules),
+            speed, self._states.of(began, statistics, schedules),
         )  # fmt: skip
+
+    async def _schedules(self) -> Sequence[Any]:
+        """Return the queue's schedules; none where this user may not read them."""
+        try:
+            found: Sequence[Any] = await self.queue.schedules()  # type: ignore[attr-defined]
+        except PermissionDeniedError:
+            return ()
+        return found
 
     async def _oldest(self, now: float, statistics: Any) -> float | None:
         """Return the age of the next message."""
@@ -127,6 +143,8 @@ class Sampler:
             return 0.0
         except DecodeError as error:
             item = error.raw
+        except PermissionDeniedError:
+            return None
         return self._head.age(now, item)
 
 

@@ -19,6 +19,7 @@ from apressure.testing.contract import (
     DedupUntilDoneContract,
     DelayContract,
     ExpiryContract,
+    HistoryContract,
     KeyContract,
     LimitContract,
     Opener,
@@ -32,7 +33,14 @@ from tests.integration.files.conftest import MODES
 
 
 class Limited(
-    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract, SpendContract
+    QueueContract,
+    DeadLetterContract,
+    PauseContract,
+    LimitContract,
+    DelayContract,
+    ScheduleContract,
+    SpendContract,
+    HistoryContract,
 ):
     """What all kinds of queue on a server keep."""
 
@@ -149,7 +157,9 @@ class TestFakeRedisTasks(WithIds):
             yield open_queue
 
 
-class TestFileQueue(QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, ScheduleContract):
+class TestFileQueue(
+    QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, ScheduleContract, HistoryContract
+):
     @pytest.fixture(params=MODES)
     async def open_queue(self, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Opener]:
         async with contextlib.AsyncExitStack() as stack:

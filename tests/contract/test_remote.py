@@ -13,6 +13,7 @@ from apressure.testing.contract import (
     DeadLetterContract,
     DelayContract,
     ExpiryContract,
+    HistoryContract,
     LimitContract,
     Opener,
     PauseContract,
@@ -26,7 +27,14 @@ from tests.okq_server import OkqServer
 
 
 class TestServerOfOurs(
-    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ExpiryContract, ScheduleContract
+    QueueContract,
+    DeadLetterContract,
+    PauseContract,
+    LimitContract,
+    DelayContract,
+    ExpiryContract,
+    ScheduleContract,
+    HistoryContract,
 ):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:

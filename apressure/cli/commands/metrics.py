@@ -13,6 +13,7 @@ import typer
 from apressure.cli.exits import Exit
 from apressure.cli.options import Common, Pattern, option
 from apressure.cli.show import answer, print_json
+from apressure.monitor.recorder import Recorder
 from apressure.monitor.search import QueuePattern
 from apressure.telemetry import Metrics
 
@@ -36,16 +37,18 @@ async def metrics(
     """
     async with contextlib.AsyncExitStack() as stack:
         shown = Metrics(interval=interval, port=None if once else port, host=host, local=False)
+        recorder = Recorder(shown.reader, writes=not once)
         finder = await stack.enter_async_context(common.finder())
         for queue in queues:
-            target: Any = QueuePattern(queue, shown, finder) if pattern else finder.open(common.read(queue))
+            target: Any = QueuePattern(queue, recorder, finder) if pattern else finder.open(common.read(queue))
             stack.push_async_callback(target.aclose)
-            shown.add(target)
+            recorder.add(target)
             if once and pattern:
                 await target.search()
         if once:
             await _print(shown, common)
             return
+        stack.push_async_callback(recorder.aclose)
         await stack.enter_async_context(shown)
         if common.json or not sys.stderr.isatty():  # otherwise the log says so
             url = f"http://{f'[{host}]' if ':' in host else host}:{shown.port}/metrics"

@@ -12,6 +12,12 @@ local function is_paused()
   return call('HMGET', CONTROL, 'paused')[1] and true or false
 end
 
+-- Since when clients of ours are to take nothing, in milliseconds since 1970; 0 if they may; 1 if that is damaged.
+local function paused_since()
+  local said = call('HMGET', CONTROL, 'paused')[1]
+  return said and (natural(string.match(said, '^(%d+):')) or 1) or 0
+end
+
 -- Milliseconds for which nothing is handed out; 0 where that is not so. (The server's clock may have been set back.)
 local function hold_left()
   local times = call('HMGET', CONTROL, 'held', 'held_for')

@@ -53,7 +53,7 @@ class Extended(NamedTuple):
     """
 
     letters: bytes
-    paused: bool
+    paused: int
 
     @property
     def outcomes(self) -> list[bool]:
@@ -74,7 +74,7 @@ class Status(NamedTuple):
         closed: Whether it is closed.
         dead: Dead letters.
         due: Milliseconds until a claim may expire; None if nothing is claimed.
-        paused: Whether it is paused.
+        paused: Since when it is paused, in milliseconds since 1970; 1 if that is not known, 0 if it is not.
         delayed: Events that wait for their time.
         next_due: Milliseconds until the first of these is due; None if there is none.
         expired: Events that have expired since the queue was created.
@@ -150,7 +150,7 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:  # noqa: PLR0912 (o
             delayed, next_due, expired, limits, parked = later
             return Status(
                 max(0, bound), bound >= 0, waiting, claimed, contents, consumers, is_closed == 1, dead,
-                _time(due), paused == 1, delayed, _time(next_due),
+                _time(due), paused, delayed, _time(next_due),
                 expired, read_limits(*limits), parked,
             )  # fmt: skip
         case b"healed" | b"ready":

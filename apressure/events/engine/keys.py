@@ -93,6 +93,11 @@ class EventKeys:
         return b"apressure:" + self.unclaimed + b":schedules"
 
     @property
+    def history(self) -> bytes:
+        """Ours: the list of the records of its last day. It expires."""
+        return b"apressure:" + self.unclaimed + b":history"
+
+    @property
     def dedup(self) -> bytes:
         """Ours: the hash of what was put, by dedup ids."""
         return b"apressure:" + self.unclaimed + b":dedup"

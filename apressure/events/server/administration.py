@@ -124,7 +124,7 @@ async def look(queue: ServedQueue) -> Reply:
     """QLOOK queue"""
     status = await queue.steps.status()
     return [
-        int(status.exists), int(status.created), status.bound, int(status.closed), int(status.paused),
+        int(status.exists), int(status.created), status.bound, int(status.closed), int(status.paused > 0),
         status.waiting, status.claimed, status.consumers, status.dead, status.delayed, status.next_due,
         status.expired, *_numbers_of(status.limits),
     ]  # fmt: skip

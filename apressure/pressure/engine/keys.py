@@ -165,6 +165,11 @@ class Keys:
         return self._of_ours("schedules")
 
     @property
+    def history(self) -> bytes:
+        """Ours: the list of the records of its last day. It expires."""
+        return self._of_ours("history")
+
+    @property
     def dedup(self) -> bytes:
         """Ours: the hash of what was put, by dedup ids."""
         return self._of_ours("dedup")

@@ -65,7 +65,7 @@ class Renewed(NamedTuple):
         letters: A letter for each claim, as in `lua/extend.lua`.
     """
 
-    paused: bool
+    paused: int
     letters: str
 
 
@@ -76,7 +76,7 @@ class Status(NamedTuple):
         bound: The most tasks that may wait; 0 for no bound.
         created: Whether it was created: Blueque's queues are not.
         closed: Whether it is closed.
-        paused: Whether it is paused.
+        paused: Since when it is paused, in milliseconds since 1970; 1 if that is not known, 0 if it is not.
         waiting: Tasks that wait.
         scheduled: Tasks that wait for their time.
         started: Tasks that run.
@@ -182,8 +182,8 @@ def read(answer: Any, name: str) -> Any:  # noqa: PLR0912 (one branch for each k
             lease, due = (time if time >= 0 else None for time in (answer[1], *answer[3:], -1)[:2])
             return Wait(reason, lease, answer[2] == 1, due=due)
         case b"status":
-            bound, is_closed, is_paused, *counts, listed, lease, next_due, expired, limits, parked = answer[1:]
-            flags = (bound >= 0, is_closed == 1, is_paused == 1)
+            bound, is_closed, paused, *counts, listed, lease, next_due, expired, limits, parked = answer[1:]
+            flags = (bound >= 0, is_closed == 1, paused)
             times = (time if time >= 0 else None for time in (lease, next_due))
             return Status._make(
                 (max(0, bound), *flags, *counts, listed == 1, *times, expired, read_limits(*limits), parked)

@@ -87,6 +87,11 @@ class TaskKeys:
         return b"apressure:blueque:schedules:" + self.name
 
     @property
+    def history(self) -> bytes:
+        """Ours: the list of the records of its last day. It expires."""
+        return b"apressure:blueque:history:" + self.name
+
+    @property
     def dedup(self) -> bytes:
         """Ours: the hash of what was put, by dedup ids."""
         return b"apressure:blueque:dedup:" + self.name

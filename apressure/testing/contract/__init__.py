@@ -22,10 +22,10 @@ or `DedupUntilDoneContract`; if it takes requests (`ask`), `RequestContract`; if
 spent, `SpendContract`, and `CostContract` if its messages have costs.
 
 If it has every verb of `VERBS`, as the kinds of queue of apressure have, subclass `WholeContract`: it is these three,
-and `DelayContract`, `ExpiryContract`, `ScheduleContract`, `VerbContract`, `ArgumentContract`, `DeadlineContract`,
-`CancellationContract` (at every await) and `EndContract` (the queue is closed, or deleted, at every await of another
-operation). With a fixture `frozen` that returns a block in which your server answers nothing, `FrozenContract` tests
-that `deadline=` holds then.
+and `DelayContract`, `ExpiryContract`, `ScheduleContract`, `HistoryContract`, `VerbContract`, `ArgumentContract`,
+`DeadlineContract`, `CancellationContract` (at every await) and `EndContract` (the queue is closed, or deleted, at every
+await of another operation). With a fixture `frozen` that returns a block in which your server answers nothing,
+`FrozenContract` tests that `deadline=` holds then.
 """
 
 from apressure.testing.contract.arguments import ArgumentContract
@@ -39,6 +39,7 @@ from apressure.testing.contract.each_verb import VerbContract
 from apressure.testing.contract.ends import EndContract
 from apressure.testing.contract.expiry import ExpiryContract
 from apressure.testing.contract.frozen import FrozenContract
+from apressure.testing.contract.history import HistoryContract
 from apressure.testing.contract.keys import KeyContract
 from apressure.testing.contract.limits import LimitContract
 from apressure.testing.contract.pauses import PauseContract
@@ -51,13 +52,14 @@ from apressure.testing.contract.verbs import VERBS
 __all__ = [
     "ITEMS", "PATIENCE", "VERBS", "ArgumentContract", "CancellationContract", "CostContract", "DeadLetterContract",
     "DeadlineContract", "DedupContract", "DedupUntilDoneContract", "DelayContract", "EndContract", "ExpiryContract",
-    "FrozenContract", "KeyContract", "LimitContract", "Opener", "PauseContract", "QueueContract", "RequestContract",
-    "ScheduleContract", "SpendContract", "VerbContract", "WholeContract", "begun", "drained", "fails", "in_time",
+    "FrozenContract", "HistoryContract", "KeyContract", "LimitContract", "Opener", "PauseContract", "QueueContract",
+    "RequestContract", "ScheduleContract", "SpendContract", "VerbContract", "WholeContract", "begun", "drained",
+    "fails", "in_time",
 ]  # fmt: skip
 
 
 class WholeContract(
-    QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, ScheduleContract, VerbContract,
-    ArgumentContract, DeadlineContract, CancellationContract, EndContract,
+    QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, ScheduleContract, HistoryContract,
+    VerbContract, ArgumentContract, DeadlineContract, CancellationContract, EndContract,
 ):  # fmt: skip
     """The tests that every kind of queue of apressure passes."""

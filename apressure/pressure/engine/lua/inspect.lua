@@ -2,7 +2,7 @@
 -- KEYS: those of the prelude
 -- ARGV: none
 -- Returns: {'ok', {bound, length, closed, in flight, {produced messages, bytes, consumed messages, bytes},
---          {producer}, {consumer}, {members}, 1 if it is paused or 0, how many are delayed,
+--          {producer}, {consumer}, {members}, since when it is paused or 0, how many are delayed,
 --          milliseconds after which the first of them is due or -1, {limits}} with a role as {holder, free tokens,
 --          claimed tokens, lease's uid, since, deadline}, a member of the clients that share the consumer role as {uid,
 --          since, deadline}, and the numbers of the specification's keys as text} | {'missing'}
@@ -20,4 +20,4 @@ end
 return {'ok', {bound, call('LLEN', LIST), call('EXISTS', CLOSED), in_flight(),
         {call('GET', KEYS[MESSAGES + 2 * PRODUCER]) or '0', call('GET', KEYS[BYTES + 2 * PRODUCER]) or '0',
          call('GET', KEYS[MESSAGES + 2 * CONSUMER]) or '0', call('GET', KEYS[BYTES + 2 * CONSUMER]) or '0'},
-        role_of(PRODUCER), role_of(CONSUMER), shares, is_paused() and 1 or 0, delayed(), next_due(), told_limits()}}
+        role_of(PRODUCER), role_of(CONSUMER), shares, paused_since(), delayed(), next_due(), told_limits()}}

@@ -1,0 +1,1 @@
+-- The steps of histories need nothing but what all rooms share.

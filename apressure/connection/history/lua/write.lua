@@ -1,0 +1,11 @@
+-- Keep the record of a minute. Whoever watches writes it, so there may be one already.
+-- KEYS: the list
+-- ARGV: 1 the number of the minute, 2 the record, 3 how many records are kept, 4 milliseconds until the list expires
+-- Returns: 1, or 0 if there is one of this minute, or of a later one
+local latest = redis.call('LINDEX', KEYS[1], -1)
+latest = latest and tonumber(string.match(latest, '^%d+'))
+if latest and latest >= tonumber(ARGV[1]) then return 0 end
+redis.call('RPUSH', KEYS[1], ARGV[2])
+redis.call('LTRIM', KEYS[1], -tonumber(ARGV[3]), -1)
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
+return 1

@@ -1,0 +1,59 @@
+"""Keeps the history of the queues that a reader looks at: each minute that has ended is written to its queue."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any
+
+from apressure.concurrency import background
+from apressure.core.history import Minute
+from apressure.core.schedules import UNAVAILABLE
+from apressure.exceptions import PressureError, ReadOnlyError
+from apressure.telemetry.reader import Reader
+from apressure.telemetry.sampler import Sampler
+
+
+class Recorder:
+    """Adds queues to a reader, and writes their history.
+
+    Args:
+        reader: Looks at the queues.
+        writes: Write the history; otherwise the samplers alone keep it.
+    """
+
+    def __init__(self, reader: Reader, *, writes: bool = True) -> None:
+        self._reader = reader
+        self._writes = writes
+        self._writing: set[asyncio.Task[None]] = set()
+        self._refused: set[int] = set()
+
+    def add(self, queue: Any) -> Sampler:
+        """Look at this queue, too."""
+        sampler = self._reader.add(queue)
+        sampler.on_minute = functools.partial(self._keep, queue)
+        return sampler
+
+    def discard(self, queue: Any) -> None:
+        """Look at this queue no more."""
+        self._reader.discard(queue)
+        self._refused.discard(id(queue))
+
+    async def aclose(self) -> None:
+        """Wait for what is being written. Each write has a timeout of a few seconds."""
+        if self._writing:
+            await asyncio.wait(self._writing)
+
+    def _keep(self, queue: Any, minute: Minute) -> None:
+        if self._writes and not minute.idle and id(queue) not in self._refused:
+            writing = background.start(self._write(queue, minute), "writing the history of a queue")
+            self._writing.add(writing)
+            writing.add_done_callback(self._writing.discard)
+
+    async def _write(self, queue: Any, minute: Minute) -> None:
+        try:
+            await queue.write_history(minute, deadline=self._reader.timeout)
+        except (*UNAVAILABLE, ReadOnlyError):  # this user may not: do not fill the server's log with that
+            self._refused.add(id(queue))
+        except (PressureError, OSError):  # the server is down
+            pass

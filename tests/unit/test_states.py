@@ -1,0 +1,164 @@
+"""What is said of a queue in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from apressure.core.history import KEPT, Minute, ObjectHistory
+from apressure.core.limits import Limits, Rate
+from apressure.core.statistics import BoundedStatistics
+from apressure.core.workers import WorkerStatistics
+from apressure.telemetry.history import UNKNOWN, Flow, Minutes, Speed
+from apressure.telemetry.states import Severity, States, clock, duration, failed
+
+NOW = 1_900_000_000.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics(BoundedStatistics):
+    consumers: int = 1
+    dead_letters: int = 0
+
+
+@dataclasses.dataclass
+class Schedule:
+    name: str
+    next: float | None
+    paused: bool = False
+
+
+def statistics(**more: Any) -> Any:
+    usual = {
+        "name": "orders", "length": 0, "in_flight": 0, "waiting_putters": 0, "waiting_receivers": 0, "bound": 0,
+        "closed": False, "paused": False,
+    }  # fmt: skip
+    return Statistics(**{**usual, **more})
+
+
+def worker(handled: int, worker_id: str = "a") -> WorkerStatistics:
+    since = datetime.fromtimestamp(NOW, UTC)
+    return WorkerStatistics(
+        id=worker_id, kind="serve", handler="f", host="h", pid=1, version="1", since=since, seen=since, concurrency=1,
+        in_hand=0, oldest=None, handled=handled, failed=0, busy=0.0, draining=False,
+    )  # fmt: skip
+
+
+def texts(states: Any) -> list[str]:
+    return [state.text for state in states]
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (statistics(), ["open"]),
+        (statistics(length=2, bound=3), ["open"]),
+        (statistics(length=2, bound=3, delayed=1), ["full"]),
+        (statistics(length=3, bound=3, consumers=0), ["full", "no consumer"]),
+        (statistics(length=3, consumers=0, paused=True), ["paused"]),
+        (statistics(closed=True), ["closed"]),
+        (statistics(closed=True, length=3, in_flight=1200), ["closed, 1,203 left"]),
+        (statistics(dead_letters=1), ["1 dead letter"]),
+        (statistics(dead_letters=1200), ["1,200 dead letters"]),
+        (statistics(limits=Limits(rate=Rate(3, 1.0))), ["limited"]),
+        (None, ["does not exist"]),
+    ],
+)
+def test_what_holds_a_queue_up_is_said_in_words(found: Any, said: list[str]) -> None:
+    assert texts(States().of(NOW, found)) == said
+
+
+def test_times_are_said_as_people_say_them() -> None:
+    since = datetime.fromtimestamp(NOW - 600, UTC)
+    local = time.strftime("%H:%M", time.localtime(NOW - 600))
+    (paused,) = States().of(NOW, statistics(paused=True, paused_since=since))
+    assert paused.text in (f"paused since {local}", f"paused since {clock(NOW - 600, NOW)}")
+    assert paused.since == NOW - 600
+    (held, *_) = States().of(NOW, statistics(limits=Limits(held_for=120.0)))
+    assert held.text == f"held until {clock(NOW + 120, NOW)}"
+    assert clock(NOW - 3 * 86400, NOW)[:10] == time.strftime("%Y-%m-%d", time.localtime(NOW - 3 * 86400))
+    assert [duration(seconds) for seconds in (0, 41, 200, 7500, 273_600)] == [
+        "0 s", "41 s", "3 min 20 s", "2 h 5 min", "3 d 4 h",
+    ]  # fmt: skip
+
+
+def test_states_last_from_the_first_look_that_saw_them() -> None:
+    states, full = States(), statistics(length=3, bound=3)
+    assert texts(states.of(NOW, full)) == ["full"]
+    assert texts(states.of(NOW + 41, full)) == ["full for 41 s"]
+    assert texts(states.of(NOW + 42, statistics(length=2, bound=3))) == ["open"]
+    assert texts(states.of(NOW + 43, full)) == ["full"]
+
+
+def test_what_matters_most_comes_first_and_a_late_schedule_is_told_once() -> None:
+    schedules = [Schedule("later", NOW + 5), Schedule("paused", NOW - 999, True), Schedule("never", None)]
+    assert texts(States().of(NOW, statistics(closed=True), schedules)) == ["closed"]
+    schedules += [Schedule("report", NOW - 300), Schedule("other", NOW - 900)]
+    found = States().of(NOW, statistics(closed=True), schedules)
+    assert texts(found) == ["the schedule 'report' is late by 5 min 0 s", "closed"]
+    assert [state.severity for state in found] == [Severity.WARNING, Severity.NOTE]
+    assert failed("no server")[0].severity == Severity.ERROR
+
+
+def test_speeds_are_those_of_the_last_seconds() -> None:
+    @dataclasses.dataclass
+    class Counted:
+        produced_messages: int
+        consumed_messages: int
+
+    flow = Flow()
+    assert flow.look(0.0, Counted(100, 50)) == (UNKNOWN, (100, 50))
+    assert flow.look(2.0, Counted(120, 60)) == (Speed(10.0, 5.0), (120, 60))
+    assert flow.look(20.0, Counted(120, 60))[0] == Speed(0.0, 0.0)
+    assert flow.look(21.0, Counted(1, 0))[0] == UNKNOWN  # another queue of the name
+    assert Flow().look(0.0, statistics(length=5)) == (UNKNOWN, None)
+
+
+def test_where_the_server_does_not_count_the_workers_do() -> None:
+    flow = Flow()
+    flow.look(0.0, statistics(length=10, workers=(worker(1000),)))
+    assert flow.look(2.0, statistics(length=4, in_flight=2, workers=(worker(1008),)))[0] == Speed(2.0, 4.0)
+    # One has ended, and another has begun: what it had handled before is not counted.
+    speed, totals = flow.look(4.0, statistics(length=6, workers=(worker(500, "b"),)))
+    assert speed == Speed(1.0, 2.0)
+    assert flow.look(5.0, statistics(length=6))[1] == totals
+
+
+def test_minutes_are_made_of_looks() -> None:
+    minutes = Minutes()
+    base = 1_900_000_020 // 60 * 60
+    assert minutes.look(base + 5, statistics(length=3), 1.4, (10, 5)) is None
+    assert minutes.look(base + 55, statistics(length=4, in_flight=1, delayed=2), 2.6, (30, 20)) is None
+    ended = minutes.look(base + 65, statistics(length=9), None, (36, 25))
+    assert ended == Minute(base, 4, 1, 2, 20, 15, 3)
+    assert minutes.look(base + 125, statistics(length=0), None, None) == Minute(base + 60, 9, 0, 0, 6, 5, None)
+    # Nobody has looked for a while, and then nobody counts.
+    assert minutes.look(base + 400, statistics(), 0.0, None) == Minute(base + 120, 0, 0, 0, None, None, None)
+    assert [minute.time for minute in minutes.kept] == [base, base + 60, base + 120]
+    assert Minute(base, 0, 0, 0, None, 0, 0).idle
+    assert not Minute(base, 0, 0, 0, None, 1, 0).idle
+
+
+@pytest.mark.parametrize("minute", [Minute(60, 1, 2, 3, 4, 5, 6), Minute(1_900_000_020, 0, 0, 0, None, None, None)])
+def test_a_minute_is_what_its_record_says(minute: Minute) -> None:
+    assert Minute.decode(minute.encode()) == minute
+    assert Minute.decode(minute.encode() + b" of a later version") == minute
+
+
+@pytest.mark.parametrize("record", [b"", b"1 2 3", b"a b c d e f g", b"\xff" * 1000, b"1 2 3 4 5 6 7.5"])
+def test_a_record_of_somebody_else_is_refused(record: bytes) -> None:
+    with pytest.raises(ValueError, match=r"damaged|invalid literal"):
+        Minute.decode(record)
+
+
+async def test_an_object_keeps_a_day() -> None:
+    history = ObjectHistory()
+    for number in range(1, KEPT + 10):
+        assert await history.write(number, b"%d" % number)
+    assert not await history.write(5, b"5")
+    found = await history.read()
+    assert (len(found), found[0], found[-1]) == (KEPT, b"10", b"%d" % (KEPT + 9))
