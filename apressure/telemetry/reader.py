@@ -17,6 +17,9 @@ MOST: Final = 50
 _AT_A_TIME: Final = 32
 """So many queues are looked at side by side."""
 
+_TOGETHER: Final = 0.2
+"""Seconds: looks that are due within this time go to a server together, which wakes it and costs it less."""
+
 _HEARTBEAT: Final = 1.0
 """Seconds after which the task notes that the event loop runs."""
 
@@ -45,6 +48,7 @@ class Reader:
         self._preferred: set[int] = set()
         self._lines: tuple[deque[_Place], deque[_Place]] = deque(), deque()
         self._due: dict[int, float] = {}
+        self._last = self._lines[1]
         self._changed = asyncio.Event()
         self._looking: set[asyncio.Task[None]] = set()
 
@@ -66,7 +70,7 @@ class Reader:
             self._due.pop(id(queue), None)
 
     def prefer(self, samplers: set[Sampler]) -> None:
-        """Look at these queues as often as `interval` says, however many others there are: somebody looks at them."""
+        """Use half of the looks for these queues, if there are too many queues: somebody looks at them."""
         before, self._preferred = self._preferred, {id(sampler.queue) for sampler in samplers}
         for sampler in samplers:
             if id(sampler.queue) in self._due and id(sampler.queue) not in before:
@@ -97,8 +101,8 @@ class Reader:
                     looking = background.start(self._look(sampler), "looking at a queue")
                     self._looking.add(looking)
                     looking.add_done_callback(self._looked)
-                pause = min(_HEARTBEAT, self._due_in(now)) if left >= 1 else 1 / self._most
-                await pause_until(self._changed, pause)
+                pause = self._due_in(now) if left >= 1 else 0.0
+                await pause_until(self._changed, max(pause, min(_TOGETHER, self.interval)))
         finally:
             for task in self._looking:
                 task.cancel()
@@ -132,7 +136,7 @@ class Reader:
     def _line_of(self, sampler: Sampler) -> deque[_Place]:
         """Return the line for a queue. In both, all wait for the same time, so the first one is due first.
 
-        Those that are preferred come first. There are as few as somebody can see, so the others have their turns, too.
+        Those that are preferred have one of their own: see `_next`.
         """
         return self._lines[0 if id(sampler.queue) in self._preferred else 1]
 
@@ -144,17 +148,20 @@ class Reader:
             self._line_of(sampler).append((due, sampler))
 
     def _looked(self, looking: asyncio.Task[None]) -> None:
+        if len(self._looking) == _AT_A_TIME:
+            self._changed.set()
         self._looking.discard(looking)
-        self._changed.set()
         self.looked.set()
 
     def _next(self, now: float) -> Sampler | None:
-        """Return what is to look now."""
-        for line in self._lines:
+        """Return what is to look now: from both lines in turn, where both have somebody who is due."""
+        preferred, others = self._lines
+        for line in (others, preferred) if self._last is preferred else (preferred, others):
             while line and line[0][0] <= now:
                 due, sampler = line.popleft()
                 if self._is_known(sampler) and self._due.get(id(sampler.queue)) == due:
                     del self._due[id(sampler.queue)]
+                    self._last = line
                     return sampler
         return None
 
@@ -166,7 +173,7 @@ class Reader:
         """Return in how many seconds the next queue is due."""
         if len(self._looking) >= _AT_A_TIME:
             return _HEARTBEAT
-        return max(0.0, min((line[0][0] - now for line in self._lines if line), default=_HEARTBEAT))
+        return min((_HEARTBEAT, self.interval, *(line[0][0] - now for line in self._lines if line)))
 
 
 _Place = tuple[float, Sampler]

@@ -80,6 +80,17 @@ async def test_those_that_somebody_sees_are_looked_at_first_and_the_others_too()
         assert seen["199"] > max(count for name, count in seen.items() if name != "199")
 
 
+async def test_many_that_are_seen_leave_half_of_the_looks_to_the_others() -> None:
+    looks: list[str] = []
+    reader = Reader(0.01, 5.0, most=400)
+    samplers = [reader.add(Queue("others" if number % 2 else "seen", looks)) for number in range(100)]
+    reader.prefer({sampler for sampler in samplers if sampler.queue.name == "seen"})
+    async with running(reader):
+        await until(reader, looks, 800)
+    counts = Counter(looks)
+    assert abs(counts["seen"] - counts["others"]) <= 100
+
+
 async def test_queues_that_hang_delay_no_others_and_those_that_left_are_looked_at_no_more() -> None:
     looks: list[str] = []
     reader = Reader(0.01, 0.2)
