@@ -149,7 +149,7 @@ def bench(session: nox.Session) -> None:
     `nox -s bench -- cpu` shows the client's processor time for each kind of queue, `nox -s bench -- control` what
     delays, limits, keys and ids cost, beside docket and BullMQ, `nox -s bench -- files` compares queues in
     directories with vsqs, `nox -s bench -- events` measures the okq server, `nox -s bench -- tasks` compares queues of
-    tasks with blueque, `nox -s bench -- spark` measures Spark, and `nox -s bench -- resources` measures the cost of
+    tasks with blueque, `nox -s bench -- spark` measures Spark, `nox -s bench -- watch` what watching many queues costs, and `nox -s bench -- resources` measures the cost of
     waiting queues and of a million messages.
     The other libraries get environments of their own, which the next run reuses.
     """
@@ -159,9 +159,9 @@ def bench(session: nox.Session) -> None:
     arguments = [str(Path(word).absolute()) if word in paths else word for word in session.posargs]
     session.chdir(place_for_tests(session))
     module = "tests.benchmarks"
-    if arguments[:1] in (["control"], ["cpu"], ["events"], ["files"], ["resources"], ["spark"], ["tasks"]):
+    if arguments[:1] in (["control"], ["cpu"], ["events"], ["files"], ["resources"], ["spark"], ["tasks"], ["watch"]):
         module = f"{module}.{arguments.pop(0)}"
-    if not module.endswith(("cpu", "resources", "spark")):
+    if not module.endswith(("cpu", "resources", "spark", "watch")):
         arguments = ["--libraries", str(libraries), *arguments]
     session.run("python", "-m", module, *arguments)
 
