@@ -6,12 +6,13 @@ prometheus_client and opentelemetry-api are imported where they are used.
 
 from typing import TYPE_CHECKING, Any
 
+from apressure.core.history import Minute
 from apressure.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from apressure.telemetry.tracing import Tracing
 
-__all__ = ["Metrics", "Tracing"]
+__all__ = ["Metrics", "Minute", "Tracing"]
 
 
 def __getattr__(name: str) -> Any:
