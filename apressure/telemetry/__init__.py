@@ -7,11 +7,12 @@ prometheus_client and opentelemetry-api are imported where they are used.
 from typing import TYPE_CHECKING, Any
 
 from apressure.telemetry.metrics import Metrics
+from apressure.telemetry.scaling import Scaling
 
 if TYPE_CHECKING:
     from apressure.telemetry.tracing import Tracing
 
-__all__ = ["Metrics", "Tracing"]
+__all__ = ["Metrics", "Scaling", "Tracing"]
 
 
 def __getattr__(name: str) -> Any:

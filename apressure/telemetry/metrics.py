@@ -18,6 +18,7 @@ from apressure.telemetry.families import BUCKETS, Reading
 from apressure.telemetry.handlers import Handler, name_of
 from apressure.telemetry.readings import readings_of
 from apressure.telemetry.sampler import Monitored, Sample, Sampler, label
+from apressure.telemetry.scaling import Need, Scaling
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
@@ -53,6 +54,7 @@ class Metrics:
         host: The address to listen at. The default can be reached from this machine only.
         buckets: The upper limits of the buckets of durations, in seconds, ascending.
         local: Show what the queue objects of this process do, too: waiting tasks, blocked seconds, late renewals.
+        scaling: Show how many workers each queue needs, also at `/scale/ADDRESS`; None for neither.
 
     Raises:
         TypeError, ValueError: An argument is invalid.
@@ -72,6 +74,7 @@ class Metrics:
         host: str = "127.0.0.1",
         buckets: Sequence[float] = BUCKETS,
         local: bool = True,
+        scaling: Scaling | None = None,
     ) -> None:
         self.interval = validation.seconds(interval, "interval", above=True)
         self.timeout = (
@@ -83,6 +86,7 @@ class Metrics:
         if not self._buckets or list(self._buckets) != sorted(set(self._buckets)):
             raise ValueError(f"buckets must be ascending seconds, not {list(buckets)}")
         self._local = local
+        self.scaling = scaling
         self._samplers: dict[int, tuple[Sampler, int]] = {}
         self._handlers: dict[tuple[str, str, str], Handler] = {}
         self._on_duration: list[OnDuration] = []
@@ -130,7 +134,7 @@ class Metrics:
 
     def add(self, queue: Monitored) -> None:
         """Show this queue, too. A queue that was added twice has to be discarded twice."""
-        sampler, count = self._samplers.get(id(queue)) or (Sampler(queue), 0)
+        sampler, count = self._samplers.get(id(queue)) or (Sampler(queue, self.scaling), 0)
         self._samplers[id(queue)] = sampler, count + 1
         self._added.set()
 
@@ -174,13 +178,30 @@ class Metrics:
         by_key: dict[tuple[str, str], list[Sample | None]] = defaultdict(list)
         for sampler, _ in tuple(self._samplers.values()):
             by_key[sampler.key].append(sampler.latest)
-        oldest = time.time() - 3 * self.interval - self.timeout
+        oldest = self._out_of_date
         found = [
             reading for key, samples in by_key.items() for reading in readings_of(key, samples, oldest, self._local)
         ]
         for handler in tuple(self._handlers.values()):
             found += handler.readings()
         return found
+
+    def needs(self) -> dict[tuple[str, str], Need | None]:
+        """Return how many workers each queue needs, by its labels; None where the latest look failed or is old.
+
+        It may be called in any thread, and does not wait.
+        """
+        found: dict[tuple[str, str], Need | None] = {}
+        for sampler, _ in tuple(self._samplers.values()):
+            sample = sampler.latest
+            need = None if sample is None or sample.at < self._out_of_date else sample.need
+            found[sampler.key] = need or found.get(sampler.key)
+        return found
+
+    @property
+    def _out_of_date(self) -> float:
+        """Samples from before this time, in seconds since 1970, say nothing."""
+        return time.time() - 3 * self.interval - self.timeout
 
     @property
     def stalled(self) -> float:

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from apressure.exceptions import DecodeError, QueueDoesNotExistError, QueueEmptyError
 from apressure.telemetry.history import Arrivals, Head, Trend
+from apressure.telemetry.scaling import Need, Scaler, Scaling
 
 logger = logging.getLogger("apressure")
 
@@ -41,6 +42,7 @@ class Sample:
         oldest: The age of the next message in seconds; None if it is not known.
         drain: In how many seconds the queue will be empty; None if it is not known.
         schedules: The queue's schedules, by name.
+        need: How many workers it needs; None if that is not asked for.
     """
 
     at: float
@@ -49,6 +51,7 @@ class Sample:
     oldest: float | None = None
     drain: float | None = None
     schedules: Sequence[Any] = ()
+    need: Need | None = None
 
 
 class Sampler:
@@ -56,6 +59,7 @@ class Sampler:
 
     Args:
         queue: The queue.
+        scaling: What the number of wanted workers is made for; None to show none.
 
     Attributes:
         queue: As given.
@@ -63,13 +67,14 @@ class Sampler:
         latest: What the latest look saw; None before the first one.
     """
 
-    def __init__(self, queue: Monitored) -> None:
+    def __init__(self, queue: Monitored, scaling: Scaling | None = None) -> None:
         self.queue = queue
         self.key = (label(queue.name), type(queue).__name__)
         self.latest: Sample | None = None
         self._trend = Trend()
         self._arrivals = Arrivals()
         self._head = Head()
+        self._scaler = None if scaling is None else Scaler(scaling)
 
     async def sample(self, timeout: float) -> None:
         """Look at the queue, for up to `timeout` seconds. Errors are kept; the first one of a row is logged.
@@ -88,7 +93,7 @@ class Sampler:
             sample = Sample(began, error=str(error) or type(error).__name__)
         if sample.error and not (self.latest is not None and self.latest.error):
             logger.warning("the metrics of the queue %r are missing: %s", self.queue.name, sample.error)
-        self.latest = sample
+        self.latest = dataclasses.replace(sample, need=self._need(sample))
 
     async def _look(self, began: float) -> Sample:
         statistics = await self.queue.statistics()
@@ -98,6 +103,12 @@ class Sampler:
         oldest = await self._oldest(now, statistics)
         schedules = await self.queue.schedules() if getattr(statistics, "schedules", 0) else ()  # type: ignore[attr-defined]
         return Sample(began, "", statistics, oldest, self._trend.drain(now, statistics.length), schedules)
+
+    def _need(self, sample: Sample) -> Need | None:
+        known = sample.statistics is None or hasattr(sample.statistics, "length")  # a pattern has none
+        if self._scaler is None or sample.error or not known:
+            return None
+        return self._scaler.need(time.monotonic(), sample.statistics)
 
     async def _oldest(self, now: float, statistics: Any) -> float | None:
         """Return the age of the next message."""
