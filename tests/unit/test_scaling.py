@@ -75,6 +75,10 @@ def test_the_least_and_the_most() -> None:
     assert wanted_workers(nothing, Scaling(min_workers=3)) == 3
 
 
+def test_rounding_of_floating_point_numbers_takes_no_worker() -> None:
+    assert wanted_workers(Demand(waiting=3, in_flight=0, mean_seconds=0.1), Scaling(target=0.3)) == 1
+
+
 demands = st.builds(
     Demand,
     waiting=st.integers(0, 10_000),
@@ -131,21 +135,27 @@ def test_the_mean_is_that_of_the_last_minutes_over_all_workers() -> None:
     assert durations.mean(5.0, [worker(handled=30, busy=30.0), worker("b", 10, 50.0)]) == 2.0
     assert durations.mean(10.0, [worker("b", 10, 50.0)]) == 2.0  # one has ended
     assert durations.mean(15.0, [worker("b", 10, 50.0), worker("c", 40, 0.0)]) == 1.0  # failures are done, too
-    assert durations.mean(20.0, [worker("c", 20, 80.0, failed=40)]) == pytest.approx(160 / 100)
+    assert durations.mean(20.0, [worker("c", 40, 80.0, failed=20)]) == pytest.approx(160 / 100)
     for second in range(400):
-        found = durations.mean(25.0 + second, [worker("c", 21 + second, 80.0 + 3 * (second + 1), failed=40)])
+        found = durations.mean(25.0 + second, [worker("c", 41 + second, 80.0 + 3 * (second + 1), failed=20)])
     assert found == pytest.approx(3.0)
     assert len(durations._sums) < 310
 
 
 def test_a_mean_is_of_some_messages_however_long_they_take() -> None:
     durations = Durations()
-    for number in range(100):
-        found = durations.mean(1000.0 * number, [worker(handled=number, busy=900.0 * number)])
+    for number in range(101):
+        busy = 900.0 * number - 300.0 * (number % 2)  # 600 s and 1200 s in turn
+        found = durations.mean(1000.0 * number, [worker(handled=number, busy=busy)])
     assert found == pytest.approx(900.0)
     assert durations.mean(200_000.0, []) == pytest.approx(900.0)  # it is remembered when all have ended
-    assert durations.mean(200_005.0, [worker(handled=1, busy=900.0)]) == pytest.approx(900.0)  # counts from 0 again
     assert len(durations._sums) < 25
+
+
+def test_a_worker_that_counts_from_0_again_is_a_new_one() -> None:
+    durations = Durations()
+    assert durations.mean(0.0, [worker(handled=30, busy=30.0)]) == 1.0
+    assert durations.mean(5.0, [worker(handled=10, busy=50.0)]) == 2.0
 
 
 def test_handlers_of_one_process_are_one_worker() -> None:
