@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from apressure.core.history import Minute
 from apressure.telemetry.metrics import Metrics
+from apressure.telemetry.scaling import Scaling
 
 if TYPE_CHECKING:
     from apressure.telemetry.tracing import Tracing
 
-__all__ = ["Metrics", "Minute", "Tracing"]
+__all__ = ["Metrics", "Minute", "Scaling", "Tracing"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,10 +1,12 @@
-"""Serves `/metrics` and `/healthz` over HTTP, in threads: prometheus_client's application in Python's WSGI server.
+"""Serves `/metrics`, `/healthz` and `/scale/ADDRESS` over HTTP, in threads, with Python's WSGI server.
 
 So a scrape works while the event loop is blocked, and `/healthz` can say so.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import logging
 import socket
 import sys
@@ -26,6 +28,11 @@ _PATIENCE: Final = 10.0
 
 _AT_A_TIME: Final = 16
 """So many requests are answered side by side; further connections are closed."""
+
+_SCALE: Final = "/scale/"
+_TEXT: Final = "text/plain; charset=utf-8"
+_LONGEST: Final = 1000
+"""Characters of a name, or of all names, that an error repeats."""
 
 
 class MetricsServer:
@@ -88,17 +95,45 @@ class MetricsServer:
 
     def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Answer a request; this is a WSGI application."""
-        path = environ.get("PATH_INFO")
+        path = str(environ.get("PATH_INFO"))
         if path == "/metrics":
             return self._show(environ, start_response)
-        if path != "/healthz":
-            status, text = "404 Not Found", b"There are only /metrics and /healthz.\n"
+        kind = _TEXT
+        scales = self._metrics.scaling is not None
+        if scales and path.startswith(_SCALE):
+            status, text, kind = self._scale(path.removeprefix(_SCALE).encode("latin-1").decode(errors="replace"))
+        elif path != "/healthz":
+            there = b"/metrics, /healthz and /scale/ADDRESS" if scales else b"/metrics and /healthz"
+            status, text = "404 Not Found", b"There are only %s.\n" % there
         elif seconds := self._metrics.stalled:
             status, text = "503 Service Unavailable", b"the event loop has not run for %.1f s\n" % seconds
         else:
             status, text = "200 OK", b"ok\n"
-        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        start_response(status, [("Content-Type", kind)])
         return [text]
+
+    def _scale(self, address: str) -> tuple[str, bytes, str]:
+        """Return how many workers a queue needs: status, body and the body's type."""
+        needs = self._metrics.needs()
+        for labels, need in needs.items():
+            if address not in _addresses(labels):
+                continue
+            if need is None:
+                text = f"The latest look at {address} failed or is out of date: see apressure_up, and the log.\n"
+                return "503 Service Unavailable", text.encode(), _TEXT
+            found = {"queue": labels[0], "kind": labels[1], **dataclasses.asdict(need)}
+            return "200 OK", json.dumps(found).encode() + b"\n", "application/json"
+        known = ", ".join(each for labels in needs for each in _addresses(labels)[:1]) or "none"
+        text = f"No queue {address[:_LONGEST]} is looked at. There are: {known[:_LONGEST]}.\n"
+        return "404 Not Found", text.encode(errors="replace"), _TEXT
+
+
+def _addresses(labels: tuple[str, str]) -> tuple[str, ...]:
+    """Return the addresses of a queue, without its server: an `AsyncQueue` needs no kind. A pattern has none."""
+    name, kind = labels
+    if kind == "AsyncQueue":
+        return name, f"queue:{name}"
+    return (f"{kind.removesuffix('Queue').lower()}s:{name}",) if kind.endswith("Queue") else ()
 
 
 class _Server(ThreadingMixIn, WSGIServer):

@@ -18,6 +18,7 @@ from apressure.telemetry.handlers import Handler, name_of
 from apressure.telemetry.reader import Reader
 from apressure.telemetry.readings import readings_of
 from apressure.telemetry.sampler import Monitored, Sample, label
+from apressure.telemetry.scaling import Need, Scaling
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
@@ -48,6 +49,7 @@ class Metrics:
         host: The address to listen at. The default can be reached from this machine only.
         buckets: The upper limits of the buckets of durations, in seconds, ascending.
         local: Show what the queue objects of this process do, too: waiting tasks, blocked seconds, late renewals.
+        scaling: Show how many workers each queue needs, also at `/scale/ADDRESS`; None for neither.
 
     Raises:
         TypeError, ValueError: An argument is invalid.
@@ -67,6 +69,7 @@ class Metrics:
         host: str = "127.0.0.1",
         buckets: Sequence[float] = BUCKETS,
         local: bool = True,
+        scaling: Scaling | None = None,
     ) -> None:
         self.interval = validation.seconds(interval, "interval", above=True)
         self.timeout = (
@@ -78,7 +81,8 @@ class Metrics:
         if not self._buckets or list(self._buckets) != sorted(set(self._buckets)):
             raise ValueError(f"buckets must be ascending seconds, not {list(buckets)}")
         self._local = local
-        self.reader = Reader(self.interval, self.timeout)
+        self.reader = Reader(self.interval, self.timeout, scaling)
+        self.scaling = scaling
         self._handlers: dict[tuple[str, str, str], Handler] = {}
         self._on_duration: list[OnDuration] = []
         self._running: asyncio.Task[None] | None = None
@@ -145,13 +149,30 @@ class Metrics:
         by_key: dict[tuple[str, str], list[Sample | None]] = defaultdict(list)
         for sampler in self.reader.samplers:
             by_key[sampler.key].append(sampler.latest)
-        oldest = time.time() - 3 * self.reader.period - self.timeout
+        oldest = self._out_of_date
         found = [
             reading for key, samples in by_key.items() for reading in readings_of(key, samples, oldest, self._local)
         ]
         for handler in tuple(self._handlers.values()):
             found += handler.readings()
         return found
+
+    def needs(self) -> dict[tuple[str, str], Need | None]:
+        """Return how many workers each queue needs, by its labels; None where the latest look failed or is old.
+
+        It may be called in any thread, and does not wait.
+        """
+        found: dict[tuple[str, str], Need | None] = {}
+        for sampler in self.reader.samplers:
+            sample = sampler.latest
+            need = None if sample is None or sample.at < self._out_of_date else sample.need
+            found[sampler.key] = need or found.get(sampler.key)
+        return found
+
+    @property
+    def _out_of_date(self) -> float:
+        """Samples from before this time, in seconds since 1970, say nothing."""
+        return time.time() - 3 * self.reader.period - self.timeout
 
     @property
     def stalled(self) -> float:

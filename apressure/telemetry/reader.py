@@ -10,6 +10,7 @@ from typing import Final
 from apressure.concurrency import background
 from apressure.concurrency.backoff import pause_until
 from apressure.telemetry.sampler import Monitored, Sampler
+from apressure.telemetry.scaling import Scaling
 
 MOST: Final = 50
 """Looks a second: about 1 % of a core of the server (`nox -s bench -- watch` measures that)."""
@@ -30,6 +31,7 @@ class Reader:
     Args:
         interval: Seconds between two looks at a queue.
         timeout: Seconds for a look.
+        scaling: How many workers the queues may need; None for not to say it.
         most: Looks a second.
 
     Attributes:
@@ -38,12 +40,13 @@ class Reader:
         looked: Set after each look, for those who show what was seen. They clear it.
     """
 
-    def __init__(self, interval: float, timeout: float, most: int = MOST) -> None:
+    def __init__(self, interval: float, timeout: float, scaling: Scaling | None = None, most: int = MOST) -> None:
         self.interval = interval
         self.timeout = timeout
         self.turned_at = 0.0
         self.looked = asyncio.Event()
         self._most = most
+        self._scaling = scaling
         self._samplers: dict[int, tuple[Sampler, int]] = {}
         self._preferred: set[int] = set()
         self._lines: tuple[deque[_Place], deque[_Place]] = deque(), deque()
@@ -55,7 +58,7 @@ class Reader:
     def add(self, queue: Monitored) -> Sampler:
         """Look at this queue, too. A queue that was added twice has to be discarded twice."""
         known = self._samplers.get(id(queue))
-        sampler, count = known or (Sampler(queue), 0)
+        sampler, count = known or (Sampler(queue, self._scaling), 0)
         self._samplers[id(queue)] = sampler, count + 1
         if known is None:
             self._place_first(sampler)

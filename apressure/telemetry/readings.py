@@ -29,6 +29,7 @@ from apressure.telemetry.families import (
     SCHEDULE_PUTS,
     TOTALS,
     UP,
+    WANTED,
     Reading,
 )
 from apressure.telemetry.sampler import Sample, label
@@ -58,6 +59,8 @@ def readings_of(key: tuple[str, str], samples: Iterable[Sample | None], oldest: 
     latest = max(good, key=lambda sample: sample.at)
     yield Reading(SAMPLED, key, latest.at)
     yield Reading(EXISTS, key, float(latest.statistics is not None))
+    if latest.need is not None:
+        yield Reading(WANTED, key, float(latest.need.wanted_workers))
     if latest.statistics is not None:
         yield from _of_queue(key, latest)
     if own:

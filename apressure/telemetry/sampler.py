@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from apressure.core.history import Minute
 from apressure.exceptions import DecodeError, PermissionDeniedError, QueueDoesNotExistError, QueueEmptyError
 from apressure.telemetry.history import UNKNOWN, Arrivals, Flow, Head, Minutes, Speed, Trend
+from apressure.telemetry.scaling import Need, Scaler, Scaling
 from apressure.telemetry.states import State, States, failed
 
 logger = logging.getLogger("apressure")
@@ -45,6 +46,7 @@ class Sample:
         schedules: The queue's schedules, by name.
         speed: How fast messages come and go.
         states: How the queue is, in words, what matters most first; there is at least one.
+        need: How many workers it needs; None if that is not asked for.
     """
 
     at: float
@@ -55,6 +57,7 @@ class Sample:
     schedules: Sequence[Any] = ()
     speed: Speed = UNKNOWN
     states: tuple[State, ...] = ()
+    need: Need | None = None
 
 
 class Sampler:
@@ -62,6 +65,7 @@ class Sampler:
 
     Args:
         queue: The queue.
+        scaling: What the number of wanted workers is made for; None to show none.
 
     Attributes:
         queue: As given.
@@ -71,7 +75,7 @@ class Sampler:
         on_minute: Called with each minute that has ended.
     """
 
-    def __init__(self, queue: Monitored) -> None:
+    def __init__(self, queue: Monitored, scaling: Scaling | None = None) -> None:
         self.queue = queue
         self.key = (label(queue.name), type(queue).__name__)
         self.latest: Sample | None = None
@@ -82,6 +86,7 @@ class Sampler:
         self._head = Head()
         self._flow = Flow()
         self._states = States()
+        self._scaler = None if scaling is None else Scaler(scaling)
 
     async def sample(self, timeout: float) -> None:
         """Look at the queue, for up to `timeout` seconds. Errors are kept; the first one of a row is logged.
@@ -100,7 +105,7 @@ class Sampler:
             sample = _failed(began, str(error) or type(error).__name__)
         if sample.error and not (self.latest is not None and self.latest.error):
             logger.warning("the metrics of the queue %r are missing: %s", self.queue.name, sample.error)
-        self.latest = sample
+        self.latest = dataclasses.replace(sample, need=self._need(sample))
 
     async def _look(self, began: float) -> Sample:
         statistics = await self.queue.statistics()
@@ -124,6 +129,12 @@ class Sampler:
         except PermissionDeniedError:
             return ()
         return found
+
+    def _need(self, sample: Sample) -> Need | None:
+        known = sample.statistics is None or hasattr(sample.statistics, "length")  # a pattern has none
+        if self._scaler is None or sample.error or not known:
+            return None
+        return self._scaler.need(time.monotonic(), sample.statistics)
 
     async def _oldest(self, now: float, statistics: Any) -> float | None:
         """Return the age of the next message."""

@@ -469,7 +469,7 @@ def test_the_exporter_shows_queues_of_all_kinds_by_name_and_by_pattern(
         (f"files:{tmp_path}/up*", "QueuePattern"), ("orders", "AsyncQueue"), ("orders*", "QueuePattern"),
         ("orders:dead", "AsyncQueue"), ("tasks:enc*", "QueuePattern"), ("uploads", "FileQueue"),
     ]  # fmt: skip
-    more = ("events:clicks", "tasks:encode", f"files:{tmp_path}/uploads", "--interval", "0.1")
+    more = ("events:clicks", "tasks:encode", f"files:{tmp_path}/uploads", "--interval", "0.1", "--min-workers", "0")
     with cli.running("metrics", "orders", *more, "--port", "0", "--json") as process:
         assert process.stdout is not None
         port = int(json.loads(process.stdout.readline())["url"].rpartition(":")[2].partition("/")[0])
@@ -477,6 +477,13 @@ def test_the_exporter_shows_queues_of_all_kinds_by_name_and_by_pattern(
         lengths["FileQueue", "uploads"] = 1
         wait_until(lambda: {key[1:]: n for key, n in scrape(port).items() if key[0] == "queue_messages"} == lengths)
         assert not [key for key in scrape(port) if key[0].startswith("local_")]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/scale/files:uploads", timeout=60) as answer:
+            assert json.load(answer) == {
+                "queue": "uploads", "kind": "FileQueue", "wanted_workers": 1, "workers": 0, "waiting": 1,
+                "in_flight": 0, "mean_seconds": None,
+            }  # fmt: skip
+        wanted = {key[1:]: n for key, n in scrape(port).items() if key[0] == "queue_wanted_workers"}
+        assert wanted == {**dict.fromkeys(lengths, 0), ("EventQueue", "clicks"): 1, ("FileQueue", "uploads"): 1}
         assert run(["metrics", "orders", "--port", str(port), "--url", cli.url]) == 1
         assert f"port {port}: Address already in use. Choose another port" in capsys.readouterr().err
         process.terminate()
@@ -496,6 +503,8 @@ def test_the_exporter_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> 
     assert 'apressure_up{kind="QueuePattern",queue="x*"} 0.0' in shown.out
     assert "secret" not in shown.out + shown.err
     assert run(["metrics", "orders", "--port", "70000"]) == 2
+    assert run(["metrics", "orders", "--min-workers", "3", "--max-workers", "2"]) == 2
+    assert "--max-workers must not be less than --min-workers" in capsys.readouterr().err
 
 
 def test_the_page_names_every_metric_and_its_code_runs(
