@@ -103,6 +103,9 @@ PRODUCERS: Final = Family("queue_producers", "1 if a client has the producer rol
 CONSUMERS: Final = Family(
     "queue_consumers", "Clients that have or share the consumer role, or are registered.", unit="{client}"
 )
+WORKERS: Final = Family(
+    "queue_workers", "Services, Runners, consumers and Spark queries that work on it.", unit="{worker}"
+)
 HOLDER: Final = Family(
     "queue_role_holder", "1 for each client that has or shares a role.", unit="1",
     labels=(*_QUEUE, "role", "state", "holder"),
@@ -199,7 +202,7 @@ FAMILIES: Final = tuple(
         family.name: family
         for family in (
             UP, SAMPLED, EXISTS, *COUNTS.values(), HELD, RATE, CONCURRENCY, OF_A_KEY, BOUND, PRODUCERS, CONSUMERS,
-            HOLDER, HELD_SINCE, SCHEDULE_NEXT, SCHEDULE_LAST, SCHEDULE_PUTS,
+            WORKERS, HOLDER, HELD_SINCE, SCHEDULE_NEXT, SCHEDULE_LAST, SCHEDULE_PUTS,
             *TOTALS.values(), OLDEST, DRAIN, *LOCAL.values(), BLOCKED, *HANDLED.values(), DURATION,
         )
     }.values()

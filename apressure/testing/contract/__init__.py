@@ -54,8 +54,8 @@ __all__ = [
     "ITEMS", "PATIENCE", "VERBS", "ArgumentContract", "CancellationContract", "CostContract", "DeadLetterContract",
     "DeadlineContract", "DedupContract", "DedupUntilDoneContract", "DelayContract", "EndContract", "ExpiryContract",
     "FrozenContract", "KeyContract", "LimitContract", "Opener", "PauseContract", "QueueContract", "RequestContract",
-    "ScheduleContract", "SpendContract", "VerbContract", "WholeContract", "WorkersContract", "begun", "drained", "fails",
-    "in_time",
+    "ScheduleContract", "SpendContract", "VerbContract", "WholeContract", "WorkersContract", "begun", "drained",
+    "fails", "in_time",
 ]  # fmt: skip
 
 

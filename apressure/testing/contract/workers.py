@@ -61,8 +61,10 @@ class WorkersContract:
         assert (worker.host, worker.pid) == (socket.gethostname(), os.getpid())
         assert worker.version
         assert not worker.draining
-        assert abs((worker.since - began).total_seconds()) < 30 and worker.since <= worker.seen
-        assert worker.oldest is not None and worker.busy >= worker.oldest > 0
+        assert abs((worker.since - began).total_seconds()) < 30
+        assert worker.since <= worker.seen
+        assert worker.oldest is not None
+        assert worker.busy >= worker.oldest > 0
         await queue.put(b"bad")
         (worker,) = await seen(queue, lambda found: found[0].failed)
         allowed.set()
