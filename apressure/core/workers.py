@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -103,8 +104,8 @@ def workers_of(now: int, registrations: Iterable[tuple[bytes, bytes]]) -> tuple[
         now: The time in milliseconds since 1970, by the clock of the records.
         registrations: Names and values, as the queue keeps them.
     """
-    found = (_decoded(now, name, value) for name, value in sorted(registrations)[:MOST])
-    return tuple(worker for worker in found if worker is not None)
+    found = (_decoded(now, name, value) for name, value in sorted(registrations) if name)
+    return tuple(itertools.islice((worker for worker in found if worker is not None), MOST))
 
 
 def _decoded(now: int, name: bytes, value: bytes) -> WorkerStatistics | None:

@@ -104,12 +104,13 @@ class Service:
         """Receive no more, and let the handlers finish."""
         if not self._stopped.is_set():
             self._stopped.set()
-            self._tell(logging.INFO, "serve_draining", "%s drains after %s: %d in hand", self._signal)
+            text = "%s drains after %s: %d in hand"
+            self._tell(logging.INFO, "serve_draining", text, self._signal, drained=self._drained)
             self._interrupt()
 
-    def _tell(self, level: int, event: str, text: str, received: Signals | None) -> None:
+    def _tell(self, level: int, event: str, text: str, received: Signals | None, **more: object) -> None:
         in_hand, name = self.tally().in_hand, None if received is None else received.name
-        extra = {"event": event, "signal": name, "drained": self._drained, "count": in_hand, **self._fields()}
+        extra = {"event": event, "signal": name, "count": in_hand, **more, **self._fields()}
         why = name or ("an operator has asked for that" if self._drained else "its stop event")
         logger.log(level, text, self._arguments.title, why, in_hand, extra=extra)
 
