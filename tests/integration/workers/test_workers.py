@@ -18,7 +18,7 @@ import redis
 
 from apressure import AsyncQueue, EventQueue, FileQueue, Piped, TaskQueue, Worker, pipe, serve
 from apressure.core import registration
-from apressure.core.workers import MAX_SIZE, MOST, Letter, encode
+from apressure.core.workers import MAX_SIZE, MOST, encode
 from apressure.embedded import EmbeddedServer
 from apressure.tasks import Runner, TaskClient
 from apressure.testing.contract.workers import QUICK, seen
@@ -26,6 +26,7 @@ from tests import processes
 from tests.integration.acl_roles import allow, documented, without
 from tests.integration.commands import environment
 from tests.integration.conftest import eventually, fails, in_time
+from tests.integration.workers.support import beat, record_of
 from tests.servers import admin, frozen
 
 pytestmark = pytest.mark.leaves_keys
@@ -60,18 +61,6 @@ def key_of(db: redis.Redis) -> str:
 
 async def nothing(_: Any) -> None:
     """Handle an item."""
-
-
-def record_of(**more: Any) -> dict[str, Any]:
-    doing = registration.Doing(3, 2, 1)._asdict()
-    about = {"kind": "serve", "handler": "handle", "host": "far", "pid": 7, "version": "1", "age": 60.5}
-    return {**about, **doing, **more}
-
-
-async def beat(queue: Any, name: bytes, record: bytes, letter: bytes = Letter.WORKS, lasts: float = 60) -> Any:
-    answers: asyncio.Queue[Any] = asyncio.Queue()
-    queue.registry.beat(name, letter, record, lasts, answers.put_nowait)
-    return await in_time(answers.get())
 
 
 # Processes.
