@@ -120,7 +120,8 @@ class Registration:
         self._registry = registry
         self._doing = doing
         self._on_drain = on_drain
-        self._about = {"kind": kind, "handler": printable(handler)}
+        self._kind = kind
+        self._handler = handler
         self._began = time.monotonic()
         self._name = b""
         self._timer: asyncio.TimerHandle | None = None
@@ -151,10 +152,9 @@ class Registration:
         self._name = self._name or f"{worker_id()}/{os.urandom(4).hex()}".encode()
         letter = Letter.CANNOT if self._on_drain is None else Letter.WORKS
         try:
-            doing = self._doing()
-            record = {**_process(os.getpid()), **self._about, **doing._asdict(), "age": time.monotonic() - self._began}
+            record = record_of(self._kind, self._handler, time.monotonic() - self._began, self._doing())
             self._unanswered = True
-            self._registry.beat(self._name, letter, encode(record), LASTS, self._answered)
+            self._registry.beat(self._name, letter, record, LASTS, self._answered)
         except errors.PressureError as error:
             self._answered(error)
 
@@ -195,6 +195,12 @@ def block_registration(registry: Registry | None, doing: Callable[[], Doing]) ->
     registration = Registration(registry, "consumer", "", doing)
     registration.start(BEAT)
     return registration
+
+
+def record_of(kind: WorkerKind, handler: str, age: float, doing: Doing) -> bytes:
+    """Return what a worker of this process tells, which began so many seconds ago."""
+    about = {"kind": kind, "handler": printable(handler), "age": age}
+    return encode({**_process(os.getpid()), **about, **doing._asdict()})
 
 
 def worker_id() -> str:
