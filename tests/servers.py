@@ -30,12 +30,12 @@ SERVERS = (KINDS[0], pytest.param(KINDS[1], marks=pytest.mark.second_server))
 PASSING = tuple(
     f"apressure:*:{word}"
     for word in (
-        *("op:*", "reply:*", "asked:*", "turns", "watch", "resumed", "room", "end", "expiry", "scan"),
-        *("history", "history:*"),
+        "op:*", "workers", "workers:*", "reply:*", "asked:*", "turns", "watch", "resumed", "room", "end", "expiry",
+        "scan", "history", "history:*",
     )
-)
-"""Records of operations, of clients that wait in line, of requests and their replies, of minutes, and an index that can
-be made again, may outlive a queue, if they have a time to live."""
+)  # fmt: skip
+"""Records of operations, of those that work on the queue, of clients that wait in line, of requests and their replies,
+of minutes, and an index that can be made again, may outlive a queue, if they have a time to live."""
 
 
 class CannotRun(Exception):

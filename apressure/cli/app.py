@@ -35,6 +35,7 @@ _TASKS: Final = (
 _FILES: Final = ("pump", "sink", "give_back")
 _EVENTS: Final = ("serve", "health")
 _SCHEDULES: Final = ("ls", "every", "pause", "resume", "run", "delete", "run_forever")
+_WORKERS: Final = ("ls", "drain")
 
 
 class _Commands(TyperGroup):
@@ -42,7 +43,7 @@ class _Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 (Click passes it)
         """Return the names in the order of `apressure --help`."""
-        return [*_ALONE, "schedules", "tasks", "files", "events"]
+        return [*_ALONE, "workers", "schedules", "tasks", "files", "events"]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command, or None if there is none of this name."""
@@ -63,6 +64,8 @@ def _made(name: str) -> Any:
     if name == "schedules":
         schedules = [command(function) for function in _functions(name, _SCHEDULES)]
         return _group(name, "What queues put at certain times.", schedules)
+    if name == "workers":
+        return _group(name, "What works on queues.", [command(one) for one in _functions(name, _WORKERS)])
     (function,) = _functions(name, (name,))
     alone = typer.Typer(name=name, add_completion=False, rich_markup_mode="rich")
     alone.command(epilog=_SEE)(command(function, server=name != "explain"))

@@ -35,7 +35,7 @@ MEANINGS: Final = {
     Exit.OK: "done",
     Exit.ERROR: "any other error",
     Exit.USAGE: "the command line is wrong",
-    Exit.DOES_NOT_EXIST: "the queue, the task or the schedule does not exist",
+    Exit.DOES_NOT_EXIST: "the queue, the task, the schedule or the worker does not exist",
     Exit.ALREADY_EXISTS: "the queue exists already, or the item is a repeat",
     Exit.CLOSED: "the queue is closed",
     Exit.TIMEOUT: "the queue was full, empty or in use, the task had not ended, or no reply came, until the timeout",
@@ -82,12 +82,18 @@ class UsageError(PressureError):
     """The options of a command exclude or need each other."""
 
 
+class NoWorkerError(PressureError):
+    """No worker has that id."""
+
+
 def code_of(error: BaseException) -> Exit:
     """Return the exit code for an error that ended a command."""
     for code, kinds in _CODES:
         if isinstance(error, kinds):
             return code
     # The library raises ValueError for invalid names, bounds, URLs and settings.
+    if isinstance(error, NoWorkerError):
+        return Exit.DOES_NOT_EXIST
     if isinstance(error, UsageError) or (isinstance(error, ValueError) and not isinstance(error, PressureError)):
         return Exit.USAGE
     return Exit.ERROR

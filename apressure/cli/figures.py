@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from apressure.core.workers import WorkerStatistics
     from apressure.spark.sealed_batches import GroupBatches
 
 Found = tuple[QueueAddress, Any]
@@ -49,7 +50,7 @@ def as_dict(found: Found, groups: Iterable[GroupBatches] = ()) -> dict[str, Any]
     told = {"name": statistics.name, "address": str(address), "kind": _CLASSES[address.kind]}
     for field in dataclasses.fields(statistics):
         if field.name not in OWN:
-            told[field.name] = _data(getattr(statistics, field.name))
+            told[field.name] = data(getattr(statistics, field.name))
     spark = [
         {
             "group": group.group,
@@ -65,13 +66,14 @@ def as_dict(found: Found, groups: Iterable[GroupBatches] = ()) -> dict[str, Any]
     return {**told, **({"spark": spark} if spark else {})}
 
 
-def _data(value: Any) -> Any:
+def data(value: Any) -> Any:
+    """Return a value as JSON has it."""
     if isinstance(value, datetime):
         return _iso(value)
     if isinstance(value, tuple):
-        return [_data(one) for one in value]
+        return [data(one) for one in value]
     if dataclasses.is_dataclass(value):
-        return {field.name: _data(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: data(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return value
 
 
@@ -108,7 +110,7 @@ def watched_line(found: Found) -> str:
     """Return one line for `stat --watch`: a few numbers with their names, and the state if the queue is not open."""
     _, statistics = found
     shown = (key for key in _WATCHED if hasattr(statistics, key) and (key != "delayed" or statistics.delayed))
-    parts = [f"{key} {plain(_data(getattr(statistics, key)))}" for key in shown]
+    parts = [f"{key} {plain(data(getattr(statistics, key)))}" for key in shown]
     state = _state_text(statistics)
     return "  ".join(parts if state == "open" else [*parts, state])
 
@@ -201,13 +203,18 @@ def statistics_view(
         for key, value in as_dict(found).items():
             if key not in _IN_THE_HEAD and value is not None:
                 grid.add_row(key.replace("_", " "), Text(plain(value)))
+    _add_workers(grid, statistics.workers)
     for number, group in enumerate(groups):
         grid.add_row("" if number else "spark", _group_text(group))
     return Group(head, grid)
 
 
+_MOST_WORKERS: Final = 20
+"""As many workers are shown by themselves; `apressure workers ls` lists all."""
+
 _IN_THE_HEAD: Final = (
     "name", "address", "kind", "length", "bound", "closed", "paused", "in_flight", "delayed", "next_due", "limits",
+    "workers",
 )  # fmt: skip
 
 
@@ -230,6 +237,23 @@ def _add_flow(grid: Table, statistics: QueueStatistics, rates: tuple[float, floa
             grid.add_row("shared by" if number == 0 else "", _role_long(share))
     else:
         grid.add_row("consumer", _role_long(statistics.consumer))
+
+
+def _add_workers(grid: Table, workers: Sequence[WorkerStatistics]) -> None:
+    from rich.text import Text
+
+    for number, worker in enumerate(workers[:_MOST_WORKERS]):
+        grid.add_row("" if number else "workers", _worker_text(worker))
+    if (more := len(workers) - _MOST_WORKERS) > 0:
+        grid.add_row("", Text(f"and {more:,} more", style="dim"))
+
+
+def _worker_text(worker: WorkerStatistics) -> Text:
+    from rich.text import Text
+
+    text = Text(f"{printable(worker.id)}: {worker.kind} {printable(worker.handler)}".rstrip())
+    text.append(f", {worker.in_hand:,} in hand, {worker.handled:,} handled, {worker.failed:,} failed")
+    return text.append("  draining" if worker.draining else "", style="yellow")
 
 
 def _group_text(group: GroupBatches) -> Text:

@@ -16,6 +16,7 @@ from apressure.concurrency.settle import wait_for_answer, wait_shielded
 from apressure.core.delivery import LeasedDelivery
 from apressure.core.leases.in_hand import ClaimHand
 from apressure.core.prefetch import Chunk
+from apressure.core.registration import Doing, Registration, block_registration
 from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError
 
 T = TypeVar("T")
@@ -69,7 +70,10 @@ class QueueConsumer(ABC, Generic[T, D]):
 
     Attributes:
         hand: As given.
+        registers: A block that lives for a while registers at the queue. False where what has the block does that.
     """
+
+    registers = True
 
     acknowledges_the_one_before: Final = True
     """`put_many` reads ahead, so it refuses a consumer; see `validation.batch`."""
@@ -90,6 +94,7 @@ class QueueConsumer(ABC, Generic[T, D]):
         self._delete = options.delete
         self._state: Literal["new", "open", "ending", "left"] = "new"
         self._registration: asyncio.Task[None] | None = None
+        self._worker: Registration | None = None
         self._iterating = IteratingTask()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -143,6 +148,7 @@ class QueueConsumer(ABC, Generic[T, D]):
         self._queue.blocks.add(self)
         self._state = "open"
         self._registration = registration
+        self._worker = block_registration(self._queue.registry, self._doing) if self.registers else None
         self._log("role_taken")
 
     async def __aexit__(
@@ -173,6 +179,8 @@ class QueueConsumer(ABC, Generic[T, D]):
         Cancelled, or in a hurry, this waits for that for up to `settle_timeout` seconds.
         """
         state, self._task = self._state, None
+        if self._worker is not None:
+            self._worker.end()
         self.hand.renewal.end()
         self._queue.blocks.discard(self)
         if state != "open":
@@ -185,6 +193,12 @@ class QueueConsumer(ABC, Generic[T, D]):
         patience = self._settle_timeout
         if await wait_for_answer(work, patience if hurry else None, patience) and (error := work.result()) is not None:
             raise error
+
+    def _doing(self) -> Doing:
+        """Return what this block does, for those who look at the queue."""
+        hand = self.hand
+        handled = hand.progress - (hand.current is not None)
+        return Doing(0 if self._manual else 1, len(hand.claims), handled)
 
     def _log(self, event: str) -> None:
         """Log that this consumer competes for what is in the queue, or does no more."""

@@ -11,6 +11,7 @@ from apressure import validation
 from apressure.concurrency.deadline import with_deadline, within
 from apressure.core.consumer import QueueConsumer
 from apressure.core.delivery import LeasedDelivery
+from apressure.core.draining import Drainable
 from apressure.core.due import Due, ManyTerms, PutTerms, due_of
 from apressure.core.history import History
 from apressure.core.letters import Letters
@@ -26,7 +27,7 @@ D_any = TypeVar("D_any")
 Put = TypeVar("Put")
 
 
-class AnyQueue(Letters[T], Schedules[T], Requests[T], History, Generic[T, D_any, Put]):
+class AnyQueue(Letters[T], Schedules[T], Requests[T], History, Drainable, Generic[T, D_any, Put]):
     """A queue as a program sees it, whatever its consumers are.
 
     `T` is what items are, `D_any` what deliveries are, and `Put` what `put` returns: an id, or None.

@@ -18,6 +18,7 @@ from apressure.core.administration import Administration
 from apressure.core.errors import closed
 from apressure.core.occasions import Look, Missed, Schedule, checked, checked_name, decode
 from apressure.core.waiting import FULL
+from apressure.core.workers import Beside
 from apressure.items import Items
 
 T = TypeVar("T")
@@ -40,8 +41,8 @@ class ScheduleStore(Protocol):
     async def read(self) -> tuple[int, dict[str, bytes]]:
         """Return the time, in milliseconds since 1970 by the server's clock, and the records by name, in order."""
 
-    async def counts(self) -> tuple[int, int]:
-        """Return how many schedules there are, and how many dedup ids the queue remembers."""
+    async def beside(self) -> Beside:
+        """Return how many schedules there are, how many dedup ids the queue remembers, and who works on it."""
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
         """Write a record, or with None delete it, if it was that before. Returns whether it was."""
@@ -254,10 +255,9 @@ class Schedules(Administration, Generic[T]):
     async def _kept_beside(self) -> dict[str, Any]:
         """Return what is kept beside the queue, as fields of its statistics; none where that cannot be seen."""
         try:
-            schedules, dedup_ids = await self._schedules.counts()
+            return (await self._schedules.beside())._asdict()
         except UNAVAILABLE:
             return {}
-        return {"schedules": schedules, "dedup_ids": dedup_ids}
 
     async def _check_exists(self) -> None:
         """Raise an error if the queue does not exist, where a put would. A kind that has such a rule says so."""

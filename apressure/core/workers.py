@@ -1,12 +1,28 @@
-"""What a queue knows of those that work on it."""
+"""What a queue knows of those that work on it, and the records in which they tell it."""
 
 from __future__ import annotations
 
 import dataclasses
-from datetime import datetime
-from typing import Literal
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 WorkerKind = Literal["serve", "consumer", "runner", "spark"]
+
+MOST: Final = 1000
+"""The most registrations of a queue. The scripts that write them know this number, too."""
+
+MAX_SIZE: Final = 4096
+"""The most bytes of a record that is read. The script that reads them knows this number, too."""
+
+_HEAD: Final = re.compile(rb"([0-9]{1,15}) ([0-9]{1,15}) ([cwd]) ")
+"""Milliseconds since 1970 by the server's clock: until when it counts, and when it was written; and a letter."""
+
+_LONGEST_TEXT: Final = 255
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,3 +62,101 @@ class WorkerStatistics:
     failed: int
     busy: float
     draining: bool
+
+
+class Beside(NamedTuple):
+    """What is kept beside a queue, as fields of its statistics."""
+
+    schedules: int
+    dedup_ids: int
+    workers: tuple[WorkerStatistics, ...] = ()
+
+
+class Letter:
+    """Whether a registration can be drained: what its record says behind the two times."""
+
+    CANNOT: Final = b"c"
+    WORKS: Final = b"w"
+    ASKED: Final = b"d"
+
+
+def stored(until: int, now: int, letter: bytes, record: bytes) -> bytes:
+    """Return a registration as the queue keeps it. Times are in milliseconds since 1970."""
+    return b"%d %d %b %b" % (until, now, letter, record)
+
+
+def letter_of(value: bytes, now: int) -> bytes | None:
+    """Return the letter of a registration; None for one that has expired, or that another program has damaged."""
+    head = _HEAD.match(value)
+    return head[3] if head is not None and int(head[1]) > now else None
+
+
+def encode(record: dict[str, Any]) -> bytes:
+    """Return a record as JSON. Long texts in it are cut."""
+    cut = {name: value[:_LONGEST_TEXT] if isinstance(value, str) else value for name, value in record.items()}
+    return json.dumps(cut, separators=(",", ":")).encode()
+
+
+def workers_of(now: int, registrations: Iterable[tuple[bytes, bytes]]) -> tuple[WorkerStatistics, ...]:
+    """Return what registrations tell, by their names, without those that have expired or that cannot be read.
+
+    Args:
+        now: The time in milliseconds since 1970, by the clock of the records.
+        registrations: Names and values, as the queue keeps them.
+    """
+    found = (_decoded(now, name, value) for name, value in sorted(registrations) if name)
+    return tuple(itertools.islice((worker for worker in found if worker is not None), MOST))
+
+
+def _decoded(now: int, name: bytes, value: bytes) -> WorkerStatistics | None:
+    head = _HEAD.match(value[:MAX_SIZE])
+    worker_id, slash, _ = name.rpartition(b"/")
+    if head is None or int(head[1]) <= now or not slash or len(name) > _LONGEST_TEXT or len(value) > MAX_SIZE:
+        return None
+    try:
+        told = json.loads(value[head.end() :])
+        seen, age = int(head[2]) / 1000, _number(told["age"])
+        return WorkerStatistics(
+            id=worker_id.decode(),
+            kind=_kind(told["kind"]),
+            handler=_text(told["handler"]),
+            host=_text(told["host"]),
+            pid=_whole(told["pid"]),
+            version=_text(told["version"]),
+            since=datetime.fromtimestamp(seen - age, UTC),
+            seen=datetime.fromtimestamp(seen, UTC),
+            concurrency=_whole(told["concurrency"]),
+            in_hand=_whole(told["in_hand"]),
+            oldest=None if told["oldest"] is None else _number(told["oldest"]),
+            handled=_whole(told["handled"]),
+            failed=_whole(told["failed"]),
+            busy=_number(told["busy"]),
+            draining=bool(told["draining"]) or head[3] == Letter.ASKED,
+        )
+    except (ValueError, TypeError, KeyError, OverflowError, OSError, RecursionError):
+        return None  # another program wrote it
+
+
+def _kind(value: Any) -> WorkerKind:
+    if value not in get_args(WorkerKind):
+        raise ValueError(value)
+    return value  # type: ignore[no-any-return]
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    value.encode()  # not half of a surrogate pair
+    return value
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise TypeError(value)
+    return value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise TypeError(value)
+    return float(value)

@@ -11,10 +11,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from apressure.connection.client import Client
 from apressure.connection.requests import ServerRequests
+from apressure.connection.workers import ServerRegistry
 from apressure.core.delivery import Hand
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of
 from apressure.core.objects import Block, QueueObject, SharedClient
+from apressure.core.registration import Registry
 from apressure.core.requests import Pressing
 from apressure.core.taking import Take, Taken, got
 from apressure.events.delivery import EventDelivery
@@ -43,10 +45,12 @@ class EventDriver(QueueObject[C, Block], Generic[C, T]):
     Attributes:
         client, items, max_attempts: As given.
         expected: This object has created the queue: if it is gone, it was deleted.
+        registry: Where those that work on the queue register; None where they cannot.
         default_lease: Seconds.
     """
 
     expected = False
+    registry: Registry | None = None
     default_lease: ClassVar[float] = DEFAULT_LEASE
 
     def __init__(self, client: C, owns_client: bool, name: str, items: Items[T], max_attempts: int | None) -> None:
@@ -94,6 +98,7 @@ class RedisDriver(EventDriver[Client, T]):
         self._pops = PopLane(self.steps, self.waits)
         self._asks = AskLane(self.steps, self.waits, front=False)
         self.requests = ServerRequests(self.steps)
+        self.registry = ServerRegistry(self.steps)
 
     @property
     def waiting(self) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from apressure.core.leases.arguments import max_hold_of
 from apressure.core.letters import Chosen
 from apressure.core.objects import Fronting
 from apressure.core.queue import Queue
+from apressure.core.registration import Registry
 from apressure.core.requests import Pressing
 from apressure.core.schedules import ScheduleStore
 from apressure.core.statistics import figures, seconds_of
@@ -329,6 +330,10 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
     def _history(self) -> HistoryStore:
         steps = self._driver.steps
         return ServerHistory(steps) if isinstance(steps, Sender) else super()._history
+
+    @property
+    def registry(self) -> Registry | None:
+        return self._driver.registry
 
     async def _look(self) -> Status:
         return await self._driver.steps.status()

@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from apressure.core.workers import Beside
 from apressure.exceptions import QueueDoesNotExistError, StorageError
 from apressure.files.putting import Putter
 from apressure.files.storage import names
@@ -68,14 +69,14 @@ class FileSchedules(Steps):
             now = int(self.store.time() * 1000)
         return now, {name: record.encode() for name, record in sorted(records.by_name.items())}
 
-    async def counts(self) -> tuple[int, int]:
+    async def beside(self) -> Beside:
         with self.operation():
             await self.store.refresh()
             if names.SCHEDULES not in self._index.beside:
-                return 0, 0
+                return Beside(0, 0)
             with contextlib.suppress(StorageError):  # the other operations say that it is damaged
-                return len((await self._worker.in_thread(_read, self._directory)).by_name), 0
-            return 0, 0
+                return Beside(len((await self._worker.in_thread(_read, self._directory)).by_name), 0)
+            return Beside(0, 0)
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
         with self.operation():

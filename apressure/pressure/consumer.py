@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from apressure.concurrency.lifetime import IteratingTask
 from apressure.core.leases.clock import Clock, Term, since_boot
+from apressure.core.registration import Doing, Registration, block_registration
 from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError
 from apressure.pressure.delivery import Delivery
 from apressure.pressure.leases.hand import Received
@@ -128,6 +130,9 @@ class Consumer(Generic[T]):
     each item in the body of the loop.
     """
 
+    registers = True
+    """A block that lives for a while registers at the queue. False where what has the block does that."""
+
     acknowledges_the_one_before: Final = True
     """Code that reads ahead must not iterate over this; see `validation.batch`."""
 
@@ -138,6 +143,7 @@ class Consumer(Generic[T]):
         self._clock = options.clock
         self._manual = options.manual
         self._lease: Lease | None = None
+        self._worker: Registration | None = None
         self._prefetch: Prefetch
         self._loop: asyncio.AbstractEventLoop | None = None  # to ask for it each time is slow before Python 3.12
         self._current: Received | None = None
@@ -163,6 +169,7 @@ class Consumer(Generic[T]):
             raise
         self._engine.held["consumer"] = self._lease = lease
         self._prefetch = Prefetch(lease.receiving, options.prefetch, bound)
+        self._worker = block_registration(scripted.registry, partial(self._doing, lease)) if self.registers else None
         return self
 
     async def __aexit__(
@@ -171,6 +178,8 @@ class Consumer(Generic[T]):
         lease, self._lease = self._lease, None
         if lease is None:
             return
+        if self._worker is not None:
+            self._worker.end()
         self._engine.held["consumer"] = None
         try:
             if kind is None and self._current is not None and lease.state.error is None:
@@ -192,6 +201,11 @@ class Consumer(Generic[T]):
         finally:
             self._current = None
             self._engine.held.pop("consumer", None)
+
+    def _doing(self, lease: Lease) -> Doing:
+        """Return what this block does, for those who look at the queue."""
+        handled = lease.receiving.handed_out - (self._current is not None)
+        return Doing(0 if self._manual else 1, lease.state.unsettled.outstanding, handled)
 
     async def _is_empty(self) -> bool:
         """Whether nothing waits, and nothing is delayed."""

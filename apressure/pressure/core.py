@@ -21,6 +21,7 @@ from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.core.letters import Chosen, LettersBeside
 from apressure.core.objects import Fronting
 from apressure.core.queue import AnyQueue
+from apressure.core.registration import Registry
 from apressure.core.requests import Pressing
 from apressure.core.taking import got
 from apressure.core.waiting import Wait
@@ -113,6 +114,10 @@ class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic
     @property
     def _history(self) -> ServerHistory:
         return ServerHistory(self._engine.scripted("history").steps)
+
+    @property
+    def registry(self) -> Registry | None:
+        return self._engine.registry
 
     async def _check_exists(self) -> None:
         await self.prepare()

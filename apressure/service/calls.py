@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import BrokenExecutor, Executor
 from typing import Any, Final
 
+from apressure.core.registration import Calls
 from apressure.protocols import Call, ObservesCalls
 
 
@@ -41,13 +42,17 @@ class Caller:
         handler: The handler.
         timeout: Seconds for one call; None for no limit.
         executor: Where the handler, a synchronous function, runs; None for this task.
+        calls: Counts the time that it takes.
 
     Attributes:
         returned: What the handler has returned when `begin` has returned None, if that is a reply. Take it at once.
     """
 
-    def __init__(self, handler: Callable[[Any], Any], timeout: float | None, executor: Executor | None) -> None:
+    def __init__(
+        self, handler: Callable[[Any], Any], timeout: float | None, executor: Executor | None, calls: Calls
+    ) -> None:
         self.returned: object = None
+        self._calls = calls
         self._handler = handler
         self._timeout = timeout
         self._executor = executor
@@ -69,7 +74,7 @@ class Caller:
         """
         if self._executor is not None:
             return self._in_executor(self._executor, argument, reply)
-        context = contextvars.copy_context()
+        context, calls, began = contextvars.copy_context(), self._calls, time.perf_counter()
         running = context.run(self._handler, argument)
         if type(running) is not types.CoroutineType:
             if not inspect.isawaitable(running):
@@ -77,14 +82,20 @@ class Caller:
             running = _wait_for(running)
         try:
             waits_for = context.run(running.send, None)
-        except StopIteration as end:
+        except BaseException as end:
+            calls.seconds += time.perf_counter() - began
+            if not isinstance(end, StopIteration):
+                raise
             self.returned = end.value if reply else None
             return None
-        rest = _resume(context, running, waits_for)
+        calls.running[running] = began
+        rest = _resume(context, running, waits_for, calls)
         return rest if self._timeout is None else _within(self._timeout, rest)
 
     async def _in_executor(self, executor: Executor, argument: Any, reply: bool) -> object:
         """Wait for the handler. Cancelled, it is not called, unless it runs already: then it runs on by itself."""
+        call = object()
+        self._calls.running[call] = time.perf_counter()
         try:
             running = asyncio.get_running_loop().run_in_executor(executor, _call, self._handler, argument, reply)
             await asyncio.wait((running,))
@@ -93,6 +104,8 @@ class Caller:
         except asyncio.CancelledError:
             running.cancel()
             raise
+        finally:
+            self._calls.end(call)
         if isinstance(broken := running.exception(), BrokenExecutor):
             raise ExecutorEndedError(broken)
         return running.result()
@@ -102,7 +115,7 @@ class TimedCaller(Caller):
     """Calls a handler, and measures each call.
 
     Args:
-        handler, timeout, executor: As for `Caller`.
+        handler, timeout, executor, calls: As for `Caller`.
         observe: Called with the seconds of each call, also of one that failed.
     """
 
@@ -111,9 +124,10 @@ class TimedCaller(Caller):
         handler: Callable[[Any], Any],
         timeout: float | None,
         executor: Executor | None,
+        calls: Calls,
         observe: Callable[[float], object],
     ) -> None:
-        super().__init__(handler, timeout, executor)
+        super().__init__(handler, timeout, executor, calls)
         self._observation = Observation(observe)
 
     def begin(self, argument: Any, reply: bool = False) -> Awaitable[object] | None:
@@ -210,7 +224,7 @@ async def _wait_for(running: Awaitable[Any]) -> object:
 
 @types.coroutine
 def _resume(
-    context: contextvars.Context, running: Coroutine[Any, Any, object], waits_for: Any
+    context: contextvars.Context, running: Coroutine[Any, Any, object], waits_for: Any, calls: Calls
 ) -> Generator[Any, Any, object]:
     """Run the rest of a coroutine in its context: pass on what it waits for, and what comes of that. Returns its value.
 
@@ -229,6 +243,8 @@ def _resume(
                 waits_for = context.run(running.send, value)
     except StopIteration as end:
         return end.value
+    finally:
+        calls.end(running)
 
 
 async def _within(timeout: float, rest: Awaitable[object]) -> object:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from apressure import logs
 from apressure.concurrency.backoff import Backoff, pause_until
 from apressure.concurrency.blocked import on_block
+from apressure.core.registration import Calls
 from apressure.exceptions import DurabilityError, PressureError, QueueDoesNotExistError, UnsupportedError
 from apressure.protocols import Consumer, Delays, Delivery, DeliverySource, Holdable, NotesErrors, Releasable, Tally
 from apressure.service.options import Options
@@ -43,6 +44,7 @@ class Arguments:
         ordered: Nothing overtakes a message that has failed.
         member: Shares the places of handlers with other services; None for a service that has its own.
         observe: Called with the seconds of each call of the handler; None if nobody looks on.
+        calls: Counts the time that handlers take.
     """
 
     handler: Callable[[Any], Any]
@@ -62,6 +64,7 @@ class Arguments:
     pace: Pace | None = None
     member: Member | None = None
     observe: Callable[[float], object] | None = None
+    calls: Calls = dataclasses.field(default_factory=Calls)
 
     @property
     def most_retries(self) -> int:
@@ -74,7 +77,10 @@ class Arguments:
         more: dict[str, Any] = {} if self.max_hold is None else {"max_hold": self.max_hold}
         if self.shared:
             more["shared"] = True
-        return self.queue.consumer("manual", prefetch=self.prefetch, lease=self.lease, **more)
+        consumer = self.queue.consumer("manual", prefetch=self.prefetch, lease=self.lease, **more)
+        if hasattr(consumer, "registers"):
+            consumer.registers = False  # the service does that
+        return consumer
 
 
 class StoppedError(Exception):
@@ -136,8 +142,7 @@ class Dispatcher(ABC):
                     await self._receive(consumer)
                     drained = True
                 self._scope = None
-                if self.tasks.all and not self.tasks.cancelled:
-                    await asyncio.wait(self.tasks.all, timeout=self._arguments.shutdown_timeout)
+                await self._finish(self._arguments.shutdown_timeout)
             finally:
                 self._scope = None
                 self.tasks.cancel()
@@ -150,6 +155,15 @@ class Dispatcher(ABC):
                 raise self._failure
             if not drained:
                 raise StoppedError
+
+    async def _finish(self, timeout: float) -> None:
+        """Wait until no task runs, also those that others start meanwhile."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout
+        while self.tasks.all and not self.tasks.cancelled:
+            await asyncio.wait(self.tasks.all, timeout=(left := max(0.0, end - loop.time())))
+            if not left:
+                return
 
     def interrupt(self) -> None:
         """Receive no more messages: `run` waits for the handlers for `shutdown_timeout` and ends."""

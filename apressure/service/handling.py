@@ -36,7 +36,7 @@ class Handling(Dispatcher):
     def __init__(self, arguments: Arguments, stopped: asyncio.Event) -> None:
         super().__init__(arguments, stopped)
         options = arguments.options
-        how = arguments.handler, options.timeout, options.executor
+        how = arguments.handler, options.timeout, options.executor, arguments.calls
         self._caller = Caller(*how) if arguments.observe is None else TimedCaller(*how, arguments.observe)
         self._ready: deque[Any] = deque()  # what a worker takes next: a message, or a batch
         self._open = 0  # messages that were received, and neither settled nor given back

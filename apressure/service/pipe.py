@@ -38,6 +38,9 @@ R = TypeVar("R")
 
 _MOST: Final = 1_000_000
 
+_SHUTDOWN: Final = 30.0
+"""Seconds that transforms and moves may take to finish when somebody has asked the stage to drain."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Piped:
@@ -48,12 +51,14 @@ class Piped:
         put: How many results were put.
         failed: How many attempts failed.
         exactly_once: Whether each put was one step with the acknowledgement.
+        drained: Somebody has ended it by `drain` of its source, or by `apressure workers drain`.
     """
 
     handled: int
     put: int
     failed: int
     exactly_once: bool
+    drained: bool = False
 
 
 class PutThenAcknowledge:
@@ -238,7 +243,7 @@ async def pipe(
     once = _once(destination, dedup_id, dedup_window, exactly_once)
     title = f"the pipe from {source.name!r} to {destination.name!r}"
     arguments = Arguments(
-        transform, source, concurrency, False, None, retry, False, 0.0, lease, None, shared, title,
+        transform, source, concurrency, False, None, retry, False, _SHUTDOWN, lease, None, shared, title,
         "transform", Options(observer=observer),
     )  # fmt: skip
     arguments.options.check(source, deliveries=False, shared=shared)
@@ -259,12 +264,12 @@ async def pipe(
             served = await Service(arguments, functools.partial(Stage, plan=plan)).run()
             handled, failed = handled + served.handled, failed + served.failed
             # After a failover, the end of the consumer may give back messages that were moved on the old primary only.
-            if not close or not served.handled:
+            if not close or not served.handled or served.drained:
                 break
-        if closing is not None:
+        if closing is not None and not served.drained:
             with contextlib.suppress(QueueClosedError):
                 await closing()
-    return Piped(handled, plan.put, failed, exactly_once=not why)
+    return Piped(handled, plan.put, failed, exactly_once=not why, drained=served.drained)
 
 
 def _once(

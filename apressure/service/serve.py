@@ -291,10 +291,16 @@ async def serve(
         )  # fmt: skip
         arguments.consumer()  # the queue checks `prefetch`, `lease` and `max_hold`, before anything begins
         services.append(Service(arguments))
+
+    def drain_all() -> None:
+        for one in services:
+            one.drain()
+
     async with contextlib.AsyncExitStack() as stack:
         if metrics_port is not None:
             await stack.enter_async_context(options.observer)  # type: ignore[arg-type]
         for service in services:
+            service.on_drain = drain_all
             service.stop_listening = stack.enter_context(listening(signals, service.signalled))
             if stop is not None:
                 await stack.enter_async_context(when_set(stop, service.stop))
@@ -307,7 +313,8 @@ async def serve(
 
         done = await all_of([service.run() for service in services], stop_all)
         signal = next((one.signal for one in done if one.signal is not None), None)
-        return Served(sum(one.handled for one in done), sum(one.failed for one in done), signal)
+        drained = any(one.drained for one in done)
+        return Served(sum(one.handled for one in done), sum(one.failed for one in done), signal, drained)
 
 
 def _pairs(handler: Any, queue: Any) -> list[tuple[Callable[[Any], Any], DeliverySource[Any]]]:

@@ -11,6 +11,7 @@ from signal import Signals
 from typing import Final
 
 from apressure.concurrency.backoff import Backoff, pause_until
+from apressure.core.registration import Doing, registered
 from apressure.exceptions import PressureError
 from apressure.protocols import Creatable, Tally
 from apressure.service import handlers
@@ -34,11 +35,13 @@ class Served:
         handled: How often a handler returned. A batch counts each of its items.
         failed: How often a handler raised. A batch counts each item that it had not settled.
         signal: The signal that ended it; None if the queue was closed and drained, or `stop` was set.
+        drained: Somebody has ended it by `drain` of its queue, or by `apressure workers drain`.
     """
 
     handled: int
     failed: int
     signal: Signals | None = None
+    drained: bool = False
 
 
 def _dispatcher(arguments: Arguments, stopped: asyncio.Event) -> Handling:
@@ -59,6 +62,7 @@ class Service:
 
     Attributes:
         stop_listening: Called at the second signal, so that a third one has the effect that it had before.
+        on_drain: Called when somebody has asked this service to drain.
         queue: The queue.
         handler: The handler.
     """
@@ -67,6 +71,7 @@ class Service:
         self, arguments: Arguments, dispatcher: Callable[[Arguments, asyncio.Event], Dispatcher] = _dispatcher
     ) -> None:
         self.stop_listening: Callable[[], None] = lambda: None
+        self.on_drain: Callable[[], object] = self.drain
         self.queue = arguments.queue
         self.handler = arguments.handler
         self._arguments = arguments
@@ -74,6 +79,7 @@ class Service:
         self._current: Dispatcher | None = None
         self._past = Tally()
         self._signal: Signals | None = None
+        self._drained = False
         self._stopped = asyncio.Event()
         self._interrupt: Callable[[], None] = lambda: None
         self._cancel_handlers: Callable[[], None] = lambda: None
@@ -89,17 +95,24 @@ class Service:
             self._tell(logging.WARNING, "serve_cancelled", text, Signals(signum))
             self._cancel_handlers()
 
+    def drain(self) -> None:
+        """End the service since somebody has asked for that: as after the first signal."""
+        self._drained = self._drained or not self._stopped.is_set()
+        self.stop()
+
     def stop(self) -> None:
         """Receive no more, and let the handlers finish."""
         if not self._stopped.is_set():
             self._stopped.set()
-            self._tell(logging.INFO, "serve_draining", "%s drains after %s: %d in hand", self._signal)
+            text = "%s drains after %s: %d in hand"
+            self._tell(logging.INFO, "serve_draining", text, self._signal, drained=self._drained)
             self._interrupt()
 
-    def _tell(self, level: int, event: str, text: str, received: Signals | None) -> None:
+    def _tell(self, level: int, event: str, text: str, received: Signals | None, **more: object) -> None:
         in_hand, name = self.tally().in_hand, None if received is None else received.name
-        extra = {"event": event, "signal": name, "count": in_hand, **self._fields()}
-        logger.log(level, text, self._arguments.title, name or "its stop event", in_hand, extra=extra)
+        extra = {"event": event, "signal": name, "count": in_hand, **more, **self._fields()}
+        why = name or ("an operator has asked for that" if self._drained else "its stop event")
+        logger.log(level, text, self._arguments.title, why, in_hand, extra=extra)
 
     def _fields(self) -> dict[str, object]:
         """Return what every record of the log says."""
@@ -120,6 +133,8 @@ class Service:
             if self._arguments.options.observer is not None:
                 observe = stack.enter_context(self._arguments.options.observer.observing(self))
                 self._arguments = dataclasses.replace(self._arguments, observe=observe)
+            name = handlers.name_of(self.handler)
+            stack.enter_context(registered(self.queue, "serve", name, self._doing, self.on_drain))
             extra = self._fields()
             logger.info("%s begins", title, extra={"event": "serve_started", **extra})
             while not self._stopped.is_set():
@@ -151,12 +166,18 @@ class Service:
                 "signal": self._signal and self._signal.name, **extra,
             },
         )  # fmt: skip
-        return Served(self._past.handled, self._past.failed, self._signal)
+        return Served(self._past.handled, self._past.failed, self._signal, self._drained)
 
     def tally(self) -> Tally:
         """Return what has been done so far, while the consumer was held now and before."""
         past, current = self._past, self._current
         return past if current is None else Tally(*map(sum, zip(past, current.tally(), strict=True)))
+
+    def _doing(self) -> Doing:
+        """Return what this service does, for those who look at the queue."""
+        tally, calls, concurrency = self.tally(), self._arguments.calls, self._arguments.concurrency
+        draining = self._stopped.is_set()
+        return Doing(concurrency, tally.in_hand, tally.handled, tally.failed, calls.oldest, calls.busy, draining)
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> None:
         from anyio import CancelScope  # here, since it loads anyio's backend

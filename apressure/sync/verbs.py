@@ -31,6 +31,7 @@ class KindQueue(Queue[T]):
     closed = blocking(queues.Queue[T, Any].closed)
     create = blocking(queues.Queue[T, Any].create)
     dead_letters = blocking(queues.Queue[T, Any].dead_letters)
+    drain = blocking(queues.Queue[T, Any].drain)
     delete_schedule = blocking(queues.Queue[T, Any].delete_schedule)
     drive_schedules = blocking(queues.Queue[T, Any].drive_schedules)
     every = blocking(queues.Queue[T, Any].every)

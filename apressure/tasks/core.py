@@ -20,6 +20,7 @@ from apressure.connection.history import ServerHistory
 from apressure.connection.schedules import ServerSchedules
 from apressure.connection.settings import RETRY_BACKOFF
 from apressure.connection.wire.command import Argument
+from apressure.connection.workers import ServerRegistry
 from apressure.core.consumer import QueueConsumer, give_back_unseen
 from apressure.core.dedup import Dedup
 from apressure.core.delivery import Hand
@@ -115,6 +116,7 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
         self._asks = AskLane(self.steps, self._waits)
         self._asker = Asker(name)
         self._reservations = ReserveLane(self.steps, self._waits)
+        self._registry = ServerRegistry(self.steps)
 
     def __repr__(self) -> str:
         return f"<TaskQueue {self.name!r} at {self.client.server.address}>"
@@ -188,6 +190,10 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
         return self.steps
 
     _until = until
+
+    @property
+    def registry(self) -> ServerRegistry:
+        return self._registry
 
     async def _look(self) -> Status:
         return await self.steps.status()  # type: ignore[no-any-return]

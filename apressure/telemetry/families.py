@@ -106,6 +106,9 @@ CONSUMERS: Final = Family(
 WANTED: Final = Family(
     "queue_wanted_workers", "Worker processes that the queue needs. Only of an exporter.", unit="{worker}"
 )
+WORKERS: Final = Family(
+    "queue_workers", "Services, Runners, consumers and Spark queries that work on it.", unit="{worker}"
+)
 HOLDER: Final = Family(
     "queue_role_holder", "1 for each client that has or shares a role.", unit="1",
     labels=(*_QUEUE, "role", "state", "holder"),
@@ -202,7 +205,7 @@ FAMILIES: Final = tuple(
         family.name: family
         for family in (
             UP, SAMPLED, EXISTS, *COUNTS.values(), HELD, RATE, CONCURRENCY, OF_A_KEY, BOUND, PRODUCERS, CONSUMERS,
-            WANTED, HOLDER, HELD_SINCE, SCHEDULE_NEXT, SCHEDULE_LAST, SCHEDULE_PUTS,
+            WANTED, WORKERS, HOLDER, HELD_SINCE, SCHEDULE_NEXT, SCHEDULE_LAST, SCHEDULE_PUTS,
             *TOTALS.values(), OLDEST, DRAIN, *LOCAL.values(), BLOCKED, *HANDLED.values(), DURATION,
         )
     }.values()

@@ -30,6 +30,7 @@ from apressure.telemetry.families import (
     TOTALS,
     UP,
     WANTED,
+    WORKERS,
     Reading,
 )
 from apressure.telemetry.sampler import Sample, label
@@ -97,6 +98,8 @@ def _of_queue(key: tuple[str, str], sample: Sample) -> Iterator[Reading]:
 
 def _clients(key: tuple[str, str], statistics: Any) -> Iterator[Reading]:
     """Yield how many clients a queue has, and who has its roles."""
+    if hasattr(statistics, "workers"):
+        yield Reading(WORKERS, key, float(len(statistics.workers)))
     if not hasattr(statistics, "members"):
         consumers = getattr(statistics, "consumers", None)
         if consumers is not None:

@@ -272,11 +272,11 @@ class Worker:
                 await _called(function)
             for planned in self._schedules:
                 await planned.registered(self.handlers).plan(planned, self.url, self.prefix)
-            services = [self._serve(one, signals=signals, stop=ended, observer=observer) for one in self.handlers]
+            services = [self._serve(one, ended, signals=signals, observer=observer) for one in self.handlers]
             done = await all_of(services, ended.set)
             return {one.name: served for one, served in zip(self.handlers, done, strict=True)}
 
-    async def _serve(self, registered: Registered, **how: Any) -> Served:
+    async def _serve(self, registered: Registered, ended: asyncio.Event, **how: Any) -> Served:
         options = registered.serving
         handler: Any = registered.handler
         with contextlib.ExitStack() as stack:
@@ -285,7 +285,11 @@ class Worker:
                 # Not as a block, which would wait for functions that a second signal has left behind.
                 stack.callback(threads.shutdown, wait=False)
                 options["executor"], handler = threads, _plain(handler)
-            return await serve(handler, registered.make_queues(self.url, self.prefix), **options, **how)
+            queues = registered.make_queues(self.url, self.prefix)
+            served = await serve(handler, queues, stop=ended, **options, **how)
+            if served.drained:
+                ended.set()
+            return served
 
 
 def asynchronous(handler: Any) -> bool:

@@ -28,20 +28,15 @@ from apressure.testing.contract import (
     RequestContract,
     ScheduleContract,
     SpendContract,
+    WorkersContract,
 )
 from tests.integration.files.conftest import MODES
 
 
 class Limited(
-    QueueContract,
-    DeadLetterContract,
-    PauseContract,
-    LimitContract,
-    DelayContract,
-    ScheduleContract,
-    SpendContract,
-    HistoryContract,
-):
+    QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract, SpendContract,
+    HistoryContract, WorkersContract,
+):  # fmt: skip
     """What all kinds of queue on a server keep."""
 
 

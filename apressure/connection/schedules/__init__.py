@@ -9,6 +9,7 @@ from typing import Any, Final
 from apressure.connection.sender import Sender, script
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Script, Series
+from apressure.core.workers import Beside, workers_of
 
 _ROOM: Final = "apressure.connection.schedules"
 
@@ -56,10 +57,11 @@ class ServerSchedules:
         now, flat = await self._run("read", [])
         return now, records_of(flat)
 
-    async def counts(self) -> tuple[int, int]:
-        call = script(_ROOM, "count").on((*self._key, self._sender.keys.dedup))
-        schedules, dedup_ids = await self._sender.carry_out(call, [])
-        return schedules, dedup_ids
+    async def beside(self) -> Beside:
+        keys = self._sender.keys
+        call = script(_ROOM, "count").on((*self._key, keys.dedup, keys.workers))
+        schedules, dedup_ids, now, *flat = await self._sender.carry_out(call, [])
+        return Beside(schedules, dedup_ids, workers_of(now, zip(flat[::2], flat[1::2], strict=True)))
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
         return bool(await self._run("write", [encoded(name), was or b"", becomes or b""]))

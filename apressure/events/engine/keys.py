@@ -102,6 +102,11 @@ class EventKeys:
         """Ours: the hash of what was put, by dedup ids."""
         return b"apressure:" + self.unclaimed + b":dedup"
 
+    @property
+    def workers(self) -> bytes:
+        """Ours: the hash of the registrations of those that work on the queue. It expires."""
+        return b"apressure:" + self.unclaimed + b":workers"
+
     def replies(self, asker: str) -> bytes:
         """Ours: the list of the replies to what somebody has asked; it has a time to live."""
         return b"apressure:" + self.unclaimed + b":reply:" + asker.encode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from apressure.connection.schedules import encoded, records_of
+from apressure.core.workers import Beside
 
 if TYPE_CHECKING:
     from apressure.events.remote.commands import Commands
@@ -26,9 +27,9 @@ class RemoteSchedules:
         (now, *flat), _ = await self._commands.ask("QSCHEDULES", ours=True)
         return now, records_of(flat)
 
-    async def counts(self) -> tuple[int, int]:
+    async def beside(self) -> Beside:
         count, _ = await self._commands.ask("QSCHEDULES", b"COUNT", ours=True)
-        return int(count), 0
+        return Beside(int(count), 0)
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
         done, _ = await self._commands.change("QSCHEDULE", encoded(name), was or b"", becomes or b"")

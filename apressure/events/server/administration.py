@@ -157,7 +157,7 @@ async def schedules(queue: ServedQueue, *options: bytes) -> Reply:
     if options:
         if options[0].upper() != b"COUNT":
             raise ErrorReply(f"ERR syntax error: QSCHEDULES has the option COUNT, not {quoted(options[0])}")
-        return (await store.counts())[0]
+        return (await store.beside()).schedules
     now, records = await store.read()
     return [now, *itertools.chain.from_iterable((encoded(name), record) for name, record in records.items())]
 

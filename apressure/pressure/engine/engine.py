@@ -15,11 +15,13 @@ from apressure.concurrency import background
 from apressure.concurrency.settle import note_sent, wait_shielded
 from apressure.connection.client import Client
 from apressure.connection.requests import ServerRequests
+from apressure.connection.workers import ServerRegistry
 from apressure.core.counts import Counts
 from apressure.core.due import Due
 from apressure.core.leases.clock import Term, since_boot
 from apressure.core.limits import Changes
 from apressure.core.objects import Block, QueueObject
+from apressure.core.registration import Registry
 from apressure.core.requests import Pressing, unanswered
 from apressure.core.taking import Take, Taken
 from apressure.core.waiting import Wait
@@ -64,12 +66,14 @@ class Engine(QueueObject[Client, Block]):
     Attributes:
         waits: The queue's waiters.
         counts: What the queue object has done so far.
+        registry: Where those that work on the queue register; None where they cannot.
         held: The roles of this object's blocks, and their leases, which end with the client at the latest; None for one
             that its block ends itself.
     """
 
     waits: Waits
     counts: Counts
+    registry: Registry | None = None
     _lease: Lease | None = None  # of `receive` and `receive_many`
 
     def __init__(self, client: Client, keys: Keys, name: str, owns_client: bool = False) -> None:
@@ -144,6 +148,7 @@ class Scripted(Engine):
         self.peek = steps.peek
         self.waits = self.steps.waits
         self.counts = self.steps.counts
+        self.registry = ServerRegistry(self.steps)
         self._puts: dict[tuple[bytes, bool, type[PutLane]], PutLane] = {}
         self._gets = GetLane(self.steps, self.waits)
         self._requests = ServerRequests(self.steps)

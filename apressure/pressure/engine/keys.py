@@ -174,6 +174,11 @@ class Keys:
         """Ours: the hash of what was put, by dedup ids."""
         return self._of_ours("dedup")
 
+    @property
+    def workers(self) -> bytes:
+        """Ours: the hash of the registrations of those that work on the queue. It expires."""
+        return self._of_ours("workers")
+
     def replies(self, asker: str) -> bytes:
         """Ours: the list of the replies to what somebody has asked. It expires."""
         return self._of_ours(f"reply:{asker}")

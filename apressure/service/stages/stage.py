@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections import deque
 from collections.abc import Sequence
 from types import CoroutineType
@@ -113,7 +114,8 @@ class Stage(Dispatcher):
             deliveries, batch = self._take_batch()
             if not batch:
                 return
-        observed = None
+        observed, calls, call = None, self._arguments.calls, object()
+        calls.running[call] = time.perf_counter()
         try:
             argument = deliveries[0].item if batch is None else batch
             if self._observation is not None:
@@ -135,6 +137,8 @@ class Stage(Dispatcher):
                 raise  # the consumer's block gives the messages back
             self._failed_with(error, deliveries)
             return
+        finally:
+            calls.end(call)
         self._outbox.add(deliveries, encoded)
         if not self._moving:
             self._moving = True

@@ -99,6 +99,11 @@ class Queues:
         self._open(positions, positions)
         return {name: self._opened[name] for name in positions}
 
+    @property
+    def known(self) -> dict[str, OpenQueue]:
+        """The queues that have been opened so far."""
+        return self._opened
+
     def limit_to_present(self) -> None:
         """Take only the messages that are there now, and look for no more queues."""
         names, server = self.names(), server_of(self._options)

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -21,10 +21,11 @@ from pyspark.sql.types import StructType
 
 from apressure.exceptions import PressureError, QueueInUseError
 from apressure.spark import ending
-from apressure.spark.engine.steps import RoleBusy, StreamEndedError, fair_shares
+from apressure.spark.engine.steps import RoleBusy, StreamEndedError, fair_shares, server_of
 from apressure.spark.options import Options
 from apressure.spark.source.admission import Admission
 from apressure.spark.source.decoding import Decoder
+from apressure.spark.source.presence import Presence
 from apressure.spark.source.queues import LOOKS, Offset, OpenQueue, Queues
 from apressure.spark.source.slices import Slice, Task, read_task, tasks_of
 
@@ -54,6 +55,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._decoder.check_end(options)
         self._admission = Admission(options)
         self._queues = Queues(options, options.group)
+        self._presence = Presence(options.group)
         self._warn_at = -math.inf
         self._available_now = False  # the query ends when it has read what was there at its start
         self._begun = False  # this process has had a batch
@@ -110,9 +112,11 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark has processed what is below `start`: its commit was lost in a crash, or AvailableNow sent none.
         processed = {name: queue for name, queue in queues.items() if queue.fresh or self._available_now}
         self._queues.commit(processed, before)
+        self._presence.committed(before)
         if ending.rows(start):
             end = self._after_end(queues, start)
         elif rows and not self._available_now and self._waits(queues):
+            self._tell(queues)
             return start
         else:
             end = self._next(queues, before, rows)
@@ -122,6 +126,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._admission.sealed()
         if end:
             self._begun, self._report = True, (-math.inf, None)
+        else:
+            self._tell(queues)  # `partitions` does it where there are messages
         return {**start, **end} if end else start
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802
@@ -148,11 +154,13 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before, after = ending.positions(start), ending.positions(end)
         self._queues.open(before)
         found = self._queues.batches(before, after)
+        self._presence.reads((queue.steps.name, number, rows) for queue, number, _, rows in found)
         attempts = self._queues.count_attempts(found) if self._decoder.counts_attempts else [1] * len(found)
         batches = [
             Slice(queue.steps.name, (self._group, number), 0, rows, rows, row, attempts=times)
             for (queue, number, row, rows), times in zip(found, attempts, strict=True)
         ]
+        self._tell(self._queues.known)
         tasks = tasks_of(self._options, batches)
         if ending.rows(end) == ending.rows(start) or not self._options.ends:
             return tasks
@@ -167,6 +175,15 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Delete everything up to `end` on the server: Spark has processed it."""
         positions = ending.positions(end)
         self._queues.commit(self._queues.opened(positions), positions)
+        self._presence.committed(positions)
+
+    def stop(self) -> None:
+        """The query has ended."""
+        self._presence.leave(server_of(self._options), _workers(self._queues.known))
+
+    def _tell(self, queues: Mapping[str, OpenQueue]) -> None:
+        """Tell that this query works on queues."""
+        self._presence.tell(server_of(self._options), _workers(queues))
 
     @property
     def _limited(self) -> bool:
@@ -289,3 +306,8 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 number = None if isinstance(answer, RoleBusy) else queue.note(answer)
                 return {} if number is None else {name: number}
         return {}
+
+
+def _workers(queues: Mapping[str, OpenQueue]) -> dict[str, bytes]:
+    """Return the keys of those that work on queues, by the names of the queues."""
+    return {name: queue.steps.keys.queue.workers for name, queue in queues.items()}

@@ -96,6 +96,11 @@ class TaskKeys:
         """Ours: the hash of what was put, by dedup ids."""
         return b"apressure:blueque:dedup:" + self.name
 
+    @property
+    def workers(self) -> bytes:
+        """Ours: the hash of the registrations of those that work on the queue. It expires."""
+        return b"apressure:blueque:workers:" + self.name
+
     def reserved(self, listener: bytes) -> bytes:
         """The list of the tasks that a listener has reserved."""
         return b"blueque_reserved_tasks_%b_%b" % (self.name, listener)

@@ -18,6 +18,7 @@ from apressure import validation
 from apressure.concurrency import background
 from apressure.concurrency.backoff import Backoff
 from apressure.concurrency.signals import listening
+from apressure.core.registration import Calls, Doing, registered
 from apressure.exceptions import PressureError
 from apressure.protocols import DEFAULT_LEASE, CarriesContext, Observer, ObservesCalls, Tally
 from apressure.tasks.runner.command import Command, Function
@@ -51,6 +52,7 @@ class Ran:
         given_back: How often a task was given back, to be run again.
         lost: How often a task was lost: its lease ended, or it was deleted.
         signal: The signal that ended it; None if the queue was closed and drained.
+        drained: Somebody has ended it by `drain` of its queue, or by `apressure workers drain`.
     """
 
     complete: int
@@ -58,6 +60,7 @@ class Ran:
     given_back: int
     lost: int
     signal: Signals | None = None
+    drained: bool = False
 
 
 class Runner:
@@ -139,6 +142,8 @@ class Runner:
         self._endings: Counter[Ending] = Counter()
         self._receiving: CancelScope | None = None
         self._received: list[Signals] = []
+        self._drained = False
+        self._calls = Calls()
         self._failure: BaseException | None = None
 
     async def run(self) -> Ran:
@@ -160,8 +165,11 @@ class Runner:
             self._stop_listening = stack.enter_context(listening(settings.signals, self._signalled))
             if settings.observer is not None:
                 self._observe = stack.enter_context(settings.observer.observing(self))
+            stack.enter_context(registered(self.queue, "runner", self._name, self._doing, self._drain))
             self._log(logging.INFO, "serve_started", "begins")
-            async with self.queue.consumer("manual", prefetch=1) as consumer:
+            block = self.queue.consumer("manual", prefetch=1)
+            block.registers = False  # the Runner does that
+            async with block as consumer:
                 try:
                     with self._receiving:
                         await self._receive(consumer)
@@ -173,7 +181,7 @@ class Runner:
         if self._failure is not None:
             raise self._failure
         ended, signal = self._endings, self._received[0] if self._received else None
-        ran = Ran(ended["complete"], ended["failed"], ended["given back"], ended["lost"], signal)
+        ran = Ran(ended["complete"], ended["failed"], ended["given back"], ended["lost"], signal, self._drained)
         keys = {"handled": ran.complete, "failed": ran.failed, "signal": signal and signal.name}
         self._log(logging.INFO, "serve_ended", f"has ended: {ran.complete} complete, {ran.failed} failed", **keys)
         return ran
@@ -183,6 +191,12 @@ class Runner:
         ended = self._endings
         failed, given_back = ended["failed"], ended["given back"]
         return Tally(ended["complete"], failed, given_back, failed, in_hand=len(self._running))
+
+    def _doing(self) -> Doing:
+        """Return what this Runner does, for those who look at the queue."""
+        tally, calls, concurrency = self.tally(), self._calls, self._settings.concurrency
+        draining = bool(self._received) or self._drained
+        return Doing(concurrency, tally.in_hand, tally.handled, tally.failed, calls.oldest, calls.busy, draining)
 
     async def _receive(self, consumer: QueueConsumer[TaskDelivery[Any], TaskDelivery[Any]]) -> None:
         """Reserve a task whenever there is room for one, until the queue is drained and no task can go back to it."""
@@ -221,6 +235,7 @@ class Runner:
 
     async def _perform(self, performance: Performance) -> None:
         began, observe = time.perf_counter(), self._observe
+        self._calls.running[performance] = began
         call = observe.call(performance.delivery) if isinstance(observe, ObservesCalls) else None
         if isinstance(call, CarriesContext):
             performance.variables = call.environment()
@@ -228,6 +243,7 @@ class Runner:
             with call or contextlib.nullcontext():
                 self._endings[await performance.run()] += 1
         finally:
+            self._calls.end(performance)
             if call is not None:
                 call.end(performance.error or sys.exception())
         if observe is not None:
@@ -245,21 +261,36 @@ class Runner:
         assert self._receiving is not None
         self._received.append(Signals(signum))
         running, name = len(self._running), Signals(signum).name
-        if len(self._received) == 1:
-            text = f"drains after {name}: {running} tasks run"
-            self._log(logging.INFO, "serve_draining", text, signal=name, count=running)
-            self._receiving.cancel()
+        if len(self._received) == 1 and not self._drained:
+            self._begin_to_drain(name)
         else:
             self._stop_listening()
             text = f"ends its tasks after a second signal, {name}: {running} go back"
             self._log(logging.WARNING, "serve_cancelled", text, signal=name, count=running)
             self._end()
 
+    def _drain(self) -> None:
+        """End as after the first signal: somebody has asked for that."""
+        if not self._received:
+            self._drained = True
+            self._begin_to_drain(None)
+
+    def _begin_to_drain(self, signal: str | None) -> None:
+        assert self._receiving is not None
+        running = len(self._running)
+        text = f"drains after {signal or 'an operator has asked for that'}: {running} tasks run"
+        self._log(logging.INFO, "serve_draining", text, signal=signal, drained=self._drained, count=running)
+        self._receiving.cancel()
+
+    @property
+    def _name(self) -> str:
+        """The name of its work."""
+        work = self.handler
+        return work if isinstance(work, str) else getattr(work, "__name__", type(work).__name__)
+
     def _log(self, level: int, event: str, text: str, **keys: object) -> None:
         """Log an event of the life of this Runner."""
-        work = self.handler
-        handler = work if isinstance(work, str) else getattr(work, "__name__", type(work).__name__)
-        about = {"event": event, "queue": self.queue.name, "kind": "TaskQueue", "handler": handler}
+        about = {"event": event, "queue": self.queue.name, "kind": "TaskQueue", "handler": self._name}
         logger.log(level, "the Runner of %r %s", self.queue.name, text, extra={**about, **keys})
 
     def _end(self) -> None:

@@ -19,7 +19,8 @@ Each call of `open_queue` opens another object of the same queue, which does not
 If the dead letters of your queue tell why, subclass `DeadLetterContract` as well; if it can be paused, `PauseContract`;
 if it can limit its consumers, `LimitContract`; if it knows keys, `KeyContract`; if it refuses repeats, `DedupContract`
 or `DedupUntilDoneContract`; if it takes requests (`ask`), `RequestContract`; if its rate counts what programs have
-spent, `SpendContract`, and `CostContract` if its messages have costs.
+spent, `SpendContract`, and `CostContract` if its messages have costs; if those that work on it register there,
+`WorkersContract`.
 
 If it has every verb of `VERBS`, as the kinds of queue of apressure have, subclass `WholeContract`: it is these three,
 and `DelayContract`, `ExpiryContract`, `ScheduleContract`, `HistoryContract`, `VerbContract`, `ArgumentContract`,
@@ -48,12 +49,14 @@ from apressure.testing.contract.requests import RequestContract
 from apressure.testing.contract.schedules import ScheduleContract
 from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, begun, drained, fails, in_time
 from apressure.testing.contract.verbs import VERBS
+from apressure.testing.contract.workers import WorkersContract
 
 __all__ = [
     "ITEMS", "PATIENCE", "VERBS", "ArgumentContract", "CancellationContract", "CostContract", "DeadLetterContract",
     "DeadlineContract", "DedupContract", "DedupUntilDoneContract", "DelayContract", "EndContract", "ExpiryContract",
     "FrozenContract", "HistoryContract", "KeyContract", "LimitContract", "Opener", "PauseContract", "QueueContract",
-    "RequestContract", "ScheduleContract", "SpendContract", "VerbContract", "WholeContract", "begun", "drained",
+    "RequestContract", "ScheduleContract", "SpendContract", "VerbContract", "WholeContract", "WorkersContract", "begun",
+    "drained",
     "fails", "in_time",
 ]  # fmt: skip
 

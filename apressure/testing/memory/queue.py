@@ -25,12 +25,14 @@ from apressure.core.statistics import BoundedStatistics, figures
 from apressure.core.taking import Take, got
 from apressure.core.taking import Taken as TakenOfLane
 from apressure.core.waiting import FULL, Wait
+from apressure.core.workers import Beside, workers_of
 from apressure.dead_letters import DeadLetter
 from apressure.exceptions import PressureError
 from apressure.items import Items, Progress
 from apressure.testing.memory.consumer import MemoryConsumer
 from apressure.testing.memory.delivery import MemoryDelivery
 from apressure.testing.memory.driver import MemoryDriver, MemorySettler, PutLane
+from apressure.testing.memory.registry import MemoryRegistry
 from apressure.testing.memory.server import MemoryServer
 from apressure.testing.memory.stored import MAX_MESSAGE_SIZE, MOST, New, Status, Taken, Want
 
@@ -74,8 +76,10 @@ class MemorySchedules:
             return found  # no step: a service that looks for schedules must not meet a failure that a test plans
         return await self._driver.ask(self._driver.queue.records)  # type: ignore[no-any-return]
 
-    async def counts(self) -> tuple[int, int]:
-        return len(self._driver.queue.records()[1]), self._driver.queue.dedup_ids
+    async def beside(self) -> Beside:
+        queue = self._driver.queue
+        now, records = queue.records()
+        return Beside(len(records), queue.dedup_ids, workers_of(now, queue.workers.items()))
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
         return await self._driver.ask(self._driver.queue.write_record, name, was, becomes)  # type: ignore[no-any-return]
@@ -166,6 +170,7 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         self.max_attempts = max_attempts
         self._items: Items[T] = Items(name, codec_for(codec), MAX_MESSAGE_SIZE)
         self.steps = MemoryDriver(self.server, name, max_attempts)
+        self._registry = MemoryRegistry(self.steps.queue)
 
     @property
     def server(self) -> MemoryServer:
@@ -207,6 +212,10 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
     @property
     def _schedules(self) -> MemorySchedules:
         return MemorySchedules(self.steps)
+
+    @property
+    def registry(self) -> MemoryRegistry:
+        return self._registry
 
     async def _look(self) -> Status:
         return await self.steps.ask(self.steps.queue.look)  # type: ignore[no-any-return]

@@ -148,6 +148,7 @@ class StoredQueue:
     Attributes:
         name: Its name.
         changes: Counts what might end a wait.
+        workers: The registrations of those that work on it, as `core.workers.stored` writes them, by their names.
         parked: The operations that wait for such a change.
         askers: Those that may wait for replies, by their ids.
     """
@@ -155,6 +156,7 @@ class StoredQueue:
     def __init__(self, name: str, clock: Clock) -> None:
         self.name = name
         self.changes = 0
+        self.workers: dict[bytes, bytes] = {}
         self.parked: dict[Parked, None] = {}
         self.askers: weakref.WeakValueDictionary[str, Asker] = weakref.WeakValueDictionary()
         self._clock = clock

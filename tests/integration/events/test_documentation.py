@@ -18,11 +18,13 @@ from apressure import EventQueue, PermissionDeniedError, QueueDoesNotExistError
 from apressure.embedded import EmbeddedServer
 from tests import event_steps
 from tests.integration.events.conftest import Open, in_time
+from tests.integration.workers.support import registers
 from tests.servers import SERVERS, admin
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "events.md").read_text()
-LUA = [Path(apressure.__path__[0]) / room / "lua" for room in ("events/engine", "connection", "connection/schedules")]
+ROOMS = ("events/engine", "connection", "connection/schedules", "connection/workers")
+LUA = [Path(apressure.__path__[0]) / room / "lua" for room in ROOMS]
 BY_CONNECTION = {"evalsha", "eval", "blmove", "brpop", "hscan"}
 
 
@@ -106,6 +108,7 @@ async def play(url: str) -> None:
         await in_time(asyncio.gather(*putting))
         assert await queue.requeue() == 1
         assert (await queue.statistics()).length == 1
+        await registers(queue)
         await queue.peek()
         await queue._driver.steps.mend()
         await queue.set_rate(1, 0.05)

@@ -25,6 +25,7 @@ from apressure import (
     pipe,
     serve,
 )
+from apressure.core.registration import Calls
 from apressure.embedded import EmbeddedServer
 from apressure.events.driver import RedisDriver
 from apressure.service.calls import Caller
@@ -308,12 +309,12 @@ async def test_only_a_reply_comes_back_from_an_executor_or_is_kept() -> None:
         return item + 1
 
     with ThreadPoolExecutor(1) as threads:
-        caller = Caller(blocking, None, threads)
+        caller = Caller(blocking, None, threads, Calls())
         for reply, expected in ((False, None), (True, 2)):
             rest = caller.begin(1, reply)
             assert rest is not None
             assert await rest == expected
-    caller = Caller(quick, None, None)
+    caller = Caller(quick, None, None, Calls())
     for reply, expected in ((False, None), (True, 2)):
         assert caller.begin(1, reply) is None
         assert caller.returned == expected

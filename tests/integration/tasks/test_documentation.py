@@ -19,13 +19,18 @@ from apressure.embedded import EmbeddedServer
 from apressure.tasks import Scheduler
 from apressure.tasks.processor import OURS
 from tests.integration.tasks.conftest import in_time, wipe
+from tests.integration.workers.support import registers
 from tests.servers import SERVERS, admin
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "tasks.md").read_text()
 SCRIPTS = (Path(apressure.__path__[0]) / "tasks" / "engine" / "lua").rglob("*.lua")
 BY_CONNECTION = {"scan", "evalsha", "eval", "ping", "subscribe", "unsubscribe", "hgetall", "smembers"}
-SCHEDULES = (Path(apressure.__path__[0]) / "connection" / "schedules" / "lua").rglob("*.lua")
+BESIDE = [
+    path
+    for room in ("schedules", "workers")
+    for path in (Path(apressure.__path__[0]) / "connection" / room / "lua").rglob("*.lua")
+]
 SHARED = {"get", "set", "pexpire", "time", "zmscore", "zrangebylex", "hscan", "hrandfield"}
 """Commands of the functions that the scripts of all rooms share."""
 
@@ -59,7 +64,7 @@ def test_the_page_names_tests_that_exist() -> None:
 
 def test_the_page_names_every_command_key_and_field() -> None:
     called = set(SHARED)
-    for path in (*SCRIPTS, *SCHEDULES):
+    for path in (*SCRIPTS, *BESIDE):
         text = re.sub(r"--.*", "", path.read_text())
         called |= {name.lower() for name in re.findall(r"(?:p?call|push)\(\s*(?:.*? (?:and|or) )?'([A-Z]+)'", text)}
     assert {rule[1:] for rule in rules() if rule.startswith("+")} == called | BY_CONNECTION
@@ -103,6 +108,7 @@ async def play(url: str) -> None:
         again = await in_time(queue.receive(lease=60))
         await again.nack("broken")
         assert (await queue.statistics()).dead_letters == 1
+        await registers(queue)
         (letter,) = await queue.dead_letters()
         await queue.retry(letter.id)
         await queue.schedule("b", time.time() + 3600)

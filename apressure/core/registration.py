@@ -1,0 +1,225 @@
+"""Those that work on a queue register there: every few seconds they tell what they do, and learn whether to end.
+
+It is background work of timers and callbacks: no task waits for it, and nothing that works on a queue waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import re
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, Protocol
+
+from apressure import exceptions as errors
+from apressure.core.workers import Letter, WorkerKind, encode
+
+logger = logging.getLogger("apressure")
+
+BEAT: Final = 5.0
+"""Seconds from one beat to the next."""
+LASTS: Final = 20.0
+"""Seconds for which a registration counts after its latest beat."""
+FIRST: Final = 1.0
+"""Seconds after which a service registers: one that ends at once writes nothing."""
+
+_FOR_GOOD: Final = (
+    errors.PermissionDeniedError, errors.ScriptingRefusedError, errors.ServerTooOldError, errors.UnsupportedError,
+    errors.ClientClosedError,
+)  # fmt: skip
+"""What says that this client cannot register."""
+
+
+class Registry(Protocol):
+    """Where those that work on a queue register. Each registration has a name: the worker's id, and `/` with more."""
+
+    def beat(self, name: bytes, letter: bytes, record: bytes, lasts: float, on_answer: Callable[[Any], None]) -> None:
+        """Write a registration. The answer is 1 if it is to be drained, another number, or an exception.
+
+        Args:
+            name: Its name.
+            letter: A `Letter`: whether it can be drained.
+            record: What it tells; see `core.workers.encode`.
+            lasts: For how many seconds it counts.
+            on_answer: Called once with the answer.
+        """
+
+    def leave(self, name: bytes) -> None:
+        """Remove a registration, without waiting for that. If it fails, the registration expires."""
+
+    async def drain(self, worker_id: bytes) -> int:
+        """Ask all registrations of a worker that can be drained to drain; returns how many there are."""
+
+
+class Doing(NamedTuple):
+    """What a worker does, as `WorkerStatistics` says it."""
+
+    concurrency: int
+    in_hand: int
+    handled: int
+    failed: int = 0
+    oldest: float | None = None
+    busy: float = 0.0
+    draining: bool = False
+
+
+class Calls:
+    """The calls of a handler: how long they have taken, and since when those that run do.
+
+    Attributes:
+        seconds: How long all that have ended have taken.
+        running: When each that runs began, by `time.perf_counter`, the oldest first.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.running: dict[object, float] = {}
+
+    def end(self, call: object) -> None:
+        """A call that runs has ended."""
+        self.seconds += time.perf_counter() - self.running.pop(call)
+
+    @property
+    def oldest(self) -> float | None:
+        """For how many seconds the longest of those that run has run."""
+        began = next(iter(self.running.values()), None)
+        return None if began is None else time.perf_counter() - began
+
+    @property
+    def busy(self) -> float:
+        """Seconds that calls have taken so far, those that run included."""
+        now = time.perf_counter()
+        return self.seconds + sum(now - began for began in self.running.values())
+
+
+class Registration:
+    """Registers one worker at one queue, from `start` to `end`.
+
+    Args:
+        registry: The queue's.
+        kind: What works.
+        handler: The name of its handler.
+        doing: Returns what it does.
+        on_drain: Called when somebody has asked it to drain; None if it cannot be drained.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        kind: WorkerKind,
+        handler: str,
+        doing: Callable[[], Doing],
+        on_drain: Callable[[], object] | None = None,
+    ) -> None:
+        self._registry = registry
+        self._doing = doing
+        self._on_drain = on_drain
+        self._kind = kind
+        self._handler = handler
+        self._began = time.monotonic()
+        self._name = b""
+        self._timer: asyncio.TimerHandle | None = None
+        self._unanswered = self._known = False
+
+    def start(self, after: float) -> None:
+        """Register after so many seconds, and then again and again."""
+        self._timer = asyncio.get_running_loop().call_later(after, self._beat)
+
+    def end(self) -> None:
+        """Leave the queue. It does not wait for anything."""
+        if self._timer is None:
+            return
+        self._stop()
+        if self._known or self._unanswered:
+            with contextlib.suppress(errors.PressureError):  # it expires
+                self._registry.leave(self._name)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _beat(self) -> None:
+        self.start(BEAT)
+        if self._unanswered:
+            return
+        self._name = self._name or f"{worker_id()}/{os.urandom(4).hex()}".encode()
+        letter = Letter.CANNOT if self._on_drain is None else Letter.WORKS
+        try:
+            record = record_of(self._kind, self._handler, time.monotonic() - self._began, self._doing())
+            self._unanswered = True
+            self._registry.beat(self._name, letter, record, LASTS, self._answered)
+        except errors.PressureError as error:
+            self._answered(error)
+
+    def _answered(self, answer: Any) -> None:
+        self._unanswered = False
+        if isinstance(answer, _FOR_GOOD):
+            self._stop()
+            if not isinstance(answer, errors.ClientClosedError):
+                logger.debug("this worker cannot register, and works all the same: %s", answer)
+        elif not isinstance(answer, Exception):  # otherwise the next beat tries again
+            self._known = True
+            if answer == 1 and self._timer is not None and self._on_drain is not None:
+                on_drain, self._on_drain = self._on_drain, lambda: None
+                on_drain()
+
+
+@contextlib.contextmanager
+def registered(
+    queue: Any, kind: WorkerKind, handler: str, doing: Callable[[], Doing], on_drain: Callable[[], object]
+) -> Iterator[None]:
+    """Register a service at its queue during the block, if it is of a kind where that is possible."""
+    registry: Registry | None = getattr(queue, "registry", None)
+    if registry is None:
+        yield
+        return
+    registration = Registration(registry, kind, handler, doing, on_drain)
+    registration.start(FIRST)
+    try:
+        yield
+    finally:
+        registration.end()
+
+
+def block_registration(registry: Registry | None, doing: Callable[[], Doing]) -> Registration | None:
+    """Return the registration of a consumer's block that begins; a short one writes nothing."""
+    if registry is None:
+        return None
+    registration = Registration(registry, "consumer", "", doing)
+    registration.start(BEAT)
+    return registration
+
+
+def record_of(kind: WorkerKind, handler: str, age: float, doing: Doing) -> bytes:
+    """Return what a worker of this process tells, which began so many seconds ago."""
+    about = {"kind": kind, "handler": printable(handler), "age": age}
+    return encode({**_process(os.getpid()), **about, **doing._asdict()})
+
+
+def worker_id() -> str:
+    """Return the id of this process."""
+    return _id_of(os.getpid())
+
+
+@functools.cache
+def _id_of(pid: int) -> str:
+    host = re.sub(r"[^0-9A-Za-z.-]", "", socket.gethostname())[:40]
+    return f"{host or 'host'}-{pid}-{os.urandom(3).hex()}"  # containers may have the same host and process id
+
+
+@functools.cache
+def _process(pid: int) -> dict[str, Any]:
+    version = getattr(sys.modules.get("apressure"), "__version__", "")  # this module cannot import that one
+    return {"host": printable(socket.gethostname()), "pid": pid, "version": version}
+
+
+def printable(text: str) -> str:
+    """Return a text that UTF-8 can encode."""
+    return text.encode(errors="backslashreplace").decode()

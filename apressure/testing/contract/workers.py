@@ -1,0 +1,151 @@
+"""The part of the contract that is about those who work on a queue."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from apressure.core import registration
+from apressure.core.workers import Letter, WorkerStatistics, encode
+from apressure.service.serve import serve
+from apressure.testing.contract.steps import Opener, in_time
+
+QUICK = 0.1
+"""Seconds from one beat to the next in these tests."""
+
+
+async def seen(queue: Any, enough: Callable[[tuple[WorkerStatistics, ...]], object] = bool) -> Any:
+    """Wait until the workers of a queue are as they should be; returns them."""
+
+    async def look() -> tuple[WorkerStatistics, ...]:
+        while True:
+            workers: tuple[WorkerStatistics, ...] = (await queue.statistics()).workers
+            if enough(workers):
+                return workers
+            await asyncio.sleep(QUICK / 4)
+
+    return await in_time(look())
+
+
+class WorkersContract:
+    """What works on a queue is seen there, and can be drained."""
+
+    @pytest.fixture(autouse=True)
+    def quick_beats(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have beats come quickly."""
+        monkeypatch.setattr(registration, "BEAT", QUICK)
+        monkeypatch.setattr(registration, "FIRST", QUICK / 2)
+
+    async def test_a_service_is_seen_while_it_works_and_no_longer(self, open_queue: Opener) -> None:
+        queue, working = await open_queue(), await open_queue()
+        await queue.create()
+        assert (await queue.statistics()).workers == ()
+        allowed, began = asyncio.Event(), datetime.now(UTC)
+
+        async def handle(item: bytes) -> None:
+            if item == b"bad":
+                raise ValueError(item)
+            if item == b"slow":
+                await allowed.wait()
+
+        service = asyncio.ensure_future(serve(handle, working, concurrency=3, signals=(), shared=True))
+        await queue.put_many([b"1", b"2", b"slow", b"slow"])
+        (worker,) = await seen(queue, lambda found: found and found[0].handled == found[0].in_hand == 2)
+        assert (worker.kind, worker.handler, worker.concurrency) == ("serve", "handle", 3)
+        assert (worker.host, worker.pid) == (socket.gethostname(), os.getpid())
+        assert worker.version
+        assert not worker.draining
+        assert abs((worker.since - began).total_seconds()) < 30
+        assert worker.since <= worker.seen
+        assert worker.oldest is not None
+        assert worker.busy >= worker.oldest > 0
+        await queue.put(b"bad")
+        (worker,) = await seen(queue, lambda found: found[0].failed)
+        allowed.set()
+        (worker,) = await seen(queue, lambda found: found[0].handled == 4)
+        assert worker.oldest is None
+        assert worker.busy > 0
+        service.cancel()
+        await in_time(asyncio.wait((service,)))
+        await seen(queue, lambda found: not found)
+
+    async def test_a_drained_service_finishes_what_it_has_and_ends(self, open_queue: Opener) -> None:
+        queue, working = await open_queue(), await open_queue()
+        await queue.create()
+        allowed, handled = asyncio.Event(), []
+
+        async def handle(item: bytes) -> None:
+            await allowed.wait()
+            handled.append(item)
+
+        service = asyncio.ensure_future(serve(handle, working, prefetch=1, signals=(), shared=True))
+        await queue.put(b"1")
+        (worker,) = await seen(queue, lambda found: found and found[0].in_hand)
+        assert await queue.drain(f"{worker.id}0") == await queue.drain(worker.id[:-1]) == await queue.drain("") == 0
+        assert await queue.drain(worker.id) == 1
+        assert (await queue.statistics()).workers[0].draining
+        await asyncio.sleep(3 * QUICK)
+        await queue.put(b"2")
+        assert not service.done()
+        allowed.set()
+        served = await in_time(service)
+        assert (served.handled, served.drained, served.signal) == (1, True, None)
+        assert handled == [b"1"]
+        await seen(queue, lambda found: not found)
+        assert await queue.get(timeout=5) == b"2"
+        assert await queue.drain(worker.id) == 0
+
+    async def test_a_block_is_seen_and_cannot_be_drained(self, open_queue: Opener) -> None:
+        queue, working = await open_queue(), await open_queue()
+        await queue.create()
+        await queue.put_many([b"1", b"2"])
+        async with working.consumer() as consumer:
+            assert [await anext(consumer), await anext(consumer)] == [b"1", b"2"]
+            (worker,) = await seen(queue, lambda found: found and found[0].handled)
+            assert (worker.kind, worker.handler, worker.concurrency) == ("consumer", "", 1)
+            assert (worker.handled, worker.oldest, worker.busy) == (1, None, 0)
+            assert await queue.drain(worker.id) == 0
+            assert not (await queue.statistics()).workers[0].draining
+        await seen(queue, lambda found: not found)
+
+    async def test_one_id_is_drained_wherever_it_serves(self, open_queue: Opener) -> None:
+        queue, first, second = await open_queue(), await open_queue(), await open_queue()
+        await queue.create()
+
+        async def handle(_: bytes) -> None:
+            pass
+
+        services = [asyncio.ensure_future(serve(handle, one, signals=(), shared=True)) for one in (first, second)]
+        one, other = await seen(queue, lambda found: len(found) == 2)
+        assert one.id == other.id
+        assert await queue.drain(one.id) == 2
+        assert [served.drained for served in await in_time(asyncio.gather(*services))] == [True, True]
+
+    async def test_what_tells_nothing_any_more_is_not_seen(self, open_queue: Opener) -> None:
+        queue, other = await open_queue(), await open_queue()
+        await queue.create()
+        record = encode(
+            {"kind": "serve", "handler": "handle", "host": "far", "pid": 7, "version": "1", "age": 60.5,
+             **registration.Doing(3, 2, 1)._asdict()}
+        )  # fmt: skip
+        answers: asyncio.Queue[Any] = asyncio.Queue()
+        for name, lasts in ((b"short/1", 0.3), (b"long/1", 60)):
+            other.registry.beat(name, Letter.WORKS, record, lasts, answers.put_nowait)
+            assert await in_time(answers.get()) == 0
+        first, second = await seen(queue, lambda found: len(found) == 2)
+        assert (first.id, second.id, first.pid, first.concurrency, first.in_hand) == ("long", "short", 7, 3, 2)
+        assert (first.seen - first.since).total_seconds() == pytest.approx(60.5)
+        assert [worker.id for worker in await seen(queue, lambda found: len(found) == 1)] == ["long"]
+        assert await queue.drain("short") == 0
+        assert await queue.drain("long") == 1
+        other.registry.beat(b"long/1", Letter.WORKS, record, 60, answers.put_nowait)
+        assert await in_time(answers.get()) == 1
+        assert [worker.draining for worker in (await queue.statistics()).workers] == [True]
+        other.registry.leave(b"long/1")
+        await seen(queue, lambda found: not found)

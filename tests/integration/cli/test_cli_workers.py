@@ -1,0 +1,83 @@
+"""`apressure workers`: what works on queues of each kind, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apressure.cli.commands.workers import _COLUMNS
+from tests import processes
+from tests.integration.cli.test_cli_kinds import Here
+from tests.integration.commands import COMMAND, PATIENCE, environment
+
+pytestmark = [
+    pytest.mark.leaves_keys,
+    pytest.mark.parametrize("server", ["valkey"], indirect=True),
+]
+
+APP = """
+import asyncio
+
+async def work(item):
+    await asyncio.sleep(0.2)
+"""
+
+
+@pytest.fixture
+def here(url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "app.py").write_text(APP)
+    return Here(url, tmp_path, capfd)
+
+
+def waited(look: Callable[[], Any]) -> Any:
+    until = time.monotonic() + PATIENCE
+    while not (found := look()):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    return found
+
+
+@pytest.mark.parametrize("address", ["orders", "events:orders", "tasks:orders"])
+def test_the_processes_of_a_worker_are_listed_and_those_that_are_drained_are_not_started_again(
+    here: Here, address: str, url: str
+) -> None:
+    here("create", address)
+    assert here("workers", "ls", address) == here("workers", "ls") == ""
+    command = [*COMMAND, "worker", "app:work", address, "--processes", "2", "--json"]
+    with processes.Popen(command, env=environment(url), stdout=-1, text=True) as process:
+        try:
+            one, other = waited(lambda: found if len(found := here.json("workers", "ls")) == 2 else [])
+            assert (one["kind"], one["handler"], one["concurrency"]) == ("serve", "work", 1)
+            assert one["queue"].endswith(address)
+            assert one["pid"] != other["pid"]
+            lines = [line.split("\t") for line in here("workers", "ls", address).splitlines()]
+            assert {line[1] for line in lines} == {one["id"], other["id"]}
+            assert all(len(line) == len(_COLUMNS) and line[-1] == "works" for line in lines)
+            assert re.search(r"^workers\t2$", here("stat", address), re.MULTILINE)
+            assert here.json("workers", "drain", one["id"], address) == {"worker": one["id"], "told": 1}
+            (left,) = waited(lambda: found if len(found := here.json("workers", "ls")) == 1 else [])
+            assert left["id"] == other["id"]
+            assert process.poll() is None
+            assert here("workers", "drain", other["id"]) == f"{other['id']}: 1 service told to drain\n"
+            assert process.wait(PATIENCE) == 0
+            assert process.stdout is not None
+            told = [json.loads(line) for line in process.stdout.read().splitlines()]
+            assert [one["handlers"][0]["failed"] for one in told] == [0, 0]
+        finally:
+            process.terminate()
+    assert here("workers", "ls", "--pattern", "*") == ""
+
+
+def test_an_id_that_nothing_has(here: Here) -> None:
+    here("create", "orders")
+    for more in ((), ("orders",), ("ord*", "--pattern")):
+        text = here.fails(3, "workers", "drain", "nobody", *more)
+        assert "nothing with the id 'nobody' works there that can be drained" in text
+    assert "does not exist" in here.fails(3, "workers", "ls", "nothing")
