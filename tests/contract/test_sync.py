@@ -63,6 +63,8 @@ ABSENT: Final = {
     "encode_reply": _PARTS,
     "client_closed": _PARTS,
     "end": _PARTS,
+    "registers": _PARTS,
+    "registry": _PARTS,
     # What consumers call of their queues
     "breathe": _PARTS,
     "deliveries": _PARTS,

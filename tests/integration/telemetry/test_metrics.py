@@ -288,7 +288,7 @@ async def test_every_kind_of_queue_has_its_metrics(open_queue: Opener, url: str,
         common = {
             "up", "queue_exists", "queue_sampled_timestamp_seconds", "queue_messages", "queue_in_flight_messages",
             "queue_delayed_messages", "queue_expired_messages", "queue_schedules", "queue_dedup_ids",
-            "queue_parked_messages", "queue_closed", "queue_paused", "queue_held_seconds",
+            "queue_parked_messages", "queue_workers", "queue_closed", "queue_paused", "queue_held_seconds",
             "queue_oldest_message_age_seconds",
             "queue_drain_seconds", "local_waiting_putters", "local_waiting_getters", "local_blocked_seconds",
             "local_put_messages", "local_replaced_messages",

@@ -303,7 +303,8 @@ async def test_a_short_block_writes_nothing(kind: str, url: str, db: redis.Redis
 
 
 @on_valkey
-async def test_a_service_of_several_queues_ends_as_a_whole(url: str) -> None:
+async def test_a_service_of_several_queues_ends_as_a_whole(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="apressure")
     queues: list[Any] = [one("jobs", url=url) for one in KINDS.values()]
     async with AsyncQueue("jobs", url=url) as first, EventQueue("jobs", url=url) as second:
         for queue in queues:
@@ -316,6 +317,10 @@ async def test_a_service_of_several_queues_ends_as_a_whole(url: str) -> None:
         served = await in_time(service)
         assert served.drained
         assert served.signal is None
+    draining = [record for record in caplog.records if getattr(record, "event", "") == "serve_draining"]
+    assert {(record.drained, record.signal) for record in draining} == {(True, None)}  # type: ignore[attr-defined]
+    assert len(draining) == 3
+    assert "drains after an operator has asked for that: 0 in hand" in draining[0].getMessage()
 
 
 @on_valkey
