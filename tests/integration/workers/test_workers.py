@@ -33,11 +33,6 @@ pytestmark = pytest.mark.leaves_keys
 on_valkey = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
 KINDS: dict[str, Callable[..., Any]] = {"AsyncQueue": AsyncQueue, "EventQueue": EventQueue, "TaskQueue": TaskQueue}
-KEYS = {
-    "AsyncQueue": "apressure:__pressure__:jobs:workers",
-    "EventQueue": "apressure:{okq}:jobs:workers",
-    "TaskQueue": "apressure:blueque:workers:jobs",
-}
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +103,10 @@ async def test_a_service_that_is_killed_is_not_seen_any_more_when_its_registrati
         await in_time(asyncio.wait((service,)))
 
 
-async def test_the_workers_of_a_server_that_restarts_are_seen_again(kind: str, own: EmbeddedServer) -> None:
+async def test_the_workers_of_a_server_that_restarts_are_seen_again(
+    kind: str, make_server: Callable[..., EmbeddedServer], tmp_path: Path
+) -> None:
+    own = make_server("valkey", directory=tmp_path, config={"appendonly": True, "appendfsync": "always"})
     async with KINDS[kind]("jobs", url=own.url) as queue, KINDS[kind]("jobs", url=own.url) as working:
         await queue.create()
         service = asyncio.ensure_future(serve(nothing, working, signals=(), create=True, shared=True))
@@ -117,8 +115,7 @@ async def test_the_workers_of_a_server_that_restarts_are_seen_again(kind: str, o
         await eventually(lambda: not own.running)
         own.start()
         with admin(own) as db:
-            db.flushall()
-        await queue.create(exist_ok=True)
+            db.delete(key_of(db))
         (worker,) = await seen(queue)
         assert await queue.drain(worker.id) == 1
         assert (await in_time(service)).drained
@@ -164,7 +161,7 @@ HOSTILE: dict[str, bytes] = {
 @on_valkey
 @pytest.mark.parametrize("what", HOSTILE)
 async def test_a_record_that_others_have_written_is_left_out(what: str, url: str, db: redis.Redis) -> None:
-    key, now = KEYS["AsyncQueue"], int(time.time() * 1000)
+    key, now = "apressure:__pressure__:jobs:workers", int(time.time() * 1000)
     value = HOSTILE[what]
     async with AsyncQueue("jobs", url=url) as queue:
         await queue.create()
