@@ -141,7 +141,7 @@ class Scripted(Engine):
         self.dead = dead
         steps = self.steps = Access(client, keys, name)
         self.create, self.exists, self.inspect = steps.create, steps.exists, steps.inspect
-        self.peek = steps.peek
+        self.peek, self.browse = steps.peek, steps.browse
         self.waits = self.steps.waits
         self.counts = self.steps.counts
         self._puts: dict[tuple[bytes, bool, type[PutLane]], PutLane] = {}
