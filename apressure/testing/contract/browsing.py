@@ -44,7 +44,7 @@ class BrowseContract(Words):
         await queue.create()
         await queue.put_many(ITEMS)
         before = datetime.now(UTC)
-        deliveries = [await in_time(queue.receive()) for _ in range(5)]
+        deliveries = await in_time(queue.receive_many(5))
         await deliveries[2].ack()
         await deliveries.pop(4).nack()
         left = [ITEMS[0], ITEMS[1], ITEMS[3]]
