@@ -54,6 +54,7 @@ from apressure.pressure.queue import AsyncQueue
 
 if TYPE_CHECKING:
     from apressure.concurrency.backoff import Backoff
+    from apressure.core.browsing import BrowsedMessage, MessagePage
     from apressure.core.consumer import QueueConsumer
     from apressure.core.limits import KeyLimit, Limits, Rate
     from apressure.core.occasions import Schedule
@@ -87,6 +88,7 @@ __all__ = [
     "AsyncQueue",
     "AuthenticationError",
     "Backoff",
+    "BrowsedMessage",
     "Client",
     "ClientClosedError",
     "ClientOptions",
@@ -120,6 +122,7 @@ __all__ = [
     "LeaseLostError",
     "Limits",
     "Many",
+    "MessagePage",
     "MissingExtraError",
     "NoReplyError",
     "OperationUnblockedError",
@@ -178,6 +181,7 @@ __all__ = [
 # Most programs do not use these names: they are imported on first use.
 _LATER = {
     "Backoff": "apressure.concurrency.backoff",
+    "BrowsedMessage": "apressure.core.browsing",
     "Consumer": "apressure.pressure.consumer",
     "Delivery": "apressure.pressure.delivery",
     "EventConsumers": "apressure.events.consumer",
@@ -190,6 +194,7 @@ _LATER = {
     "FileQueueOptions": "apressure.files",
     "FileQueueStatistics": "apressure.files",
     "Many": "apressure.service.stages.results",
+    "MessagePage": "apressure.core.browsing",
     "Piped": "apressure.service.pipe",
     "Producer": "apressure.pressure.producer",
     "QueueConsumer": "apressure.core.consumer",

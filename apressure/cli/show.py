@@ -6,10 +6,13 @@ import asyncio
 import json as jsons
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+SHOWN: Final = 40
+"""Bytes of an item in a table."""
 
 
 def printable(text: str) -> str:
@@ -21,6 +24,12 @@ def visible(data: bytes) -> bytes:
     """Return text without anything that a terminal would obey: control characters are made visible, except tabs."""
     text = data.decode(errors="backslashreplace")
     return "\t".join(map(printable, text.split("\t"))).encode()
+
+
+def start_of(data: bytes, cut: bool = False) -> str:
+    """Return the start of an item for a table; `cut`: there is more behind `data`."""
+    start = visible(data[:SHOWN]).decode().replace("\t", " ")
+    return start + ("…" if cut or len(data) > SHOWN else "")
 
 
 def answer(data: object, text: str, *, as_json: bool) -> None:

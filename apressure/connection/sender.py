@@ -14,6 +14,7 @@ from apressure.connection.client import Client
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Call, Request, Script, Series
 from apressure.core.asking import Undo, ask
+from apressure.core.browsing import Asked
 from apressure.core.counts import Counts
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.errors import closed
@@ -138,6 +139,10 @@ class StepSender(Sender, ABC):
         """Return the message that is next, or the newest one; None if none waits."""
         answer = await self._run("peek", flag(newest))
         return None if isinstance(answer, Wait) else answer
+
+    async def browse(self, asked: Asked) -> Any:
+        """Return a page of what is in a place of the queue."""
+        return await self._run("browse", *asked.arguments)
 
     async def status(self) -> Any:
         """Look at the queue. It changes nothing."""

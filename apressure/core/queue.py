@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, Unpack, overl
 
 from apressure import validation
 from apressure.concurrency.deadline import with_deadline, within
+from apressure.core.browsing import Browsing
 from apressure.core.consumer import QueueConsumer
 from apressure.core.delivery import LeasedDelivery
 from apressure.core.draining import Drainable
@@ -27,7 +28,7 @@ D_any = TypeVar("D_any")
 Put = TypeVar("Put")
 
 
-class AnyQueue(Letters[T], Schedules[T], Requests[T], History, Drainable, Generic[T, D_any, Put]):
+class AnyQueue(Letters[T], Schedules[T], Requests[T], Browsing[T], History, Drainable, Generic[T, D_any, Put]):
     """A queue as a program sees it, whatever its consumers are.
 
     `T` is what items are, `D_any` what deliveries are, and `Put` what `put` returns: an id, or None.

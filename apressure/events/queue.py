@@ -15,6 +15,7 @@ from apressure.connection.moves import other_kind
 from apressure.connection.sender import Sender
 from apressure.connection.settings import ClientOptions
 from apressure.core.administration import AdministrationSteps
+from apressure.core.browsing import Asked, Found
 from apressure.core.consumer import ConsumerOptions, give_back_unseen
 from apressure.core.due import Due, PutTerms
 from apressure.core.history import HistoryStore
@@ -129,6 +130,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
             self._behind = self._driver = OkqDriver(*arguments)
             self._keyless = "okq's commands have no keys"
             self._replyless = "okq's commands have no replies"
+            self._unable_to_browse = "okq's commands show only the two ends of a queue"
 
     def __repr__(self) -> str:
         return f"<EventQueue {self.name!r} at {self.client.server.address}>"
@@ -386,6 +388,10 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
     async def _peek(self, newest: bool) -> bytes | None:
         event = await self._driver.steps.peek(newest)
         return None if event is None else event.contents
+
+    async def _browse(self, asked: Asked) -> Found:
+        assert isinstance(self._driver, RedisDriver)  # `_unable_to_browse`
+        return await self._driver.steps.browse(asked)  # type: ignore[no-any-return]
 
     def _consumer(
         self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None

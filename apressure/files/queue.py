@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Unpack, overload
 
 from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.handover import note_taken
+from apressure.core.browsing import Asked, Found
 from apressure.core.consumer import ConsumerOptions
 from apressure.core.dedup import knows_no_repeats
 from apressure.core.due import Due
@@ -125,3 +126,7 @@ class FileQueue(Administration[T]):
     async def _peek(self, newest: bool) -> bytes | None:
         with self._operation():
             return await self._receiver.peek(newest)
+
+    async def _browse(self, asked: Asked) -> Found:
+        with self._operation():
+            return await self._receiver.browse(asked)

@@ -13,9 +13,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
 from apressure import dead_letters, logs
+from apressure.core.browsing import Asked, Found
 from apressure.core.waiting import EMPTY, Wait
 from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError, StorageError
 from apressure.files.storage import names
+from apressure.files.storage.browsing import look
 from apressure.files.storage.directory import Back, Directory, NotAMessageError, Taken
 from apressure.files.storage.messages.contents import TooLargeError
 from apressure.files.storage.store import Operation, Steps, Store
@@ -326,3 +328,19 @@ class Receiver(Steps):
             if data is not None:
                 return data
             self.store.went(filename)
+
+    async def browse(self, asked: Asked) -> Found:
+        """Return a page of what is in a place of the queue. Messages that go meanwhile are left out."""
+        await self.store.refresh()
+        index, most = self._index, asked.passed + asked.limit
+        if asked.place == "waiting":
+            filenames, total = index.some_waiting(most, asked.newest), index.waiting
+        else:
+            of_place = {"in_flight": index.taken.oldest_first, "delayed": index.delayed.names}.get(asked.place, list)
+            filenames = of_place()
+            total = len(filenames)
+            if asked.newest:
+                filenames.reverse()
+        chosen = filenames[asked.passed : most]
+        looked, seen = await self._worker.in_thread(look, self._directory.fileno(), chosen, asked.most_bytes)
+        return Found.of(seen, asked, looked, total)

@@ -16,6 +16,7 @@ from apressure.concurrency.deadline import with_deadline
 from apressure.connection.client import Client
 from apressure.connection.history import ServerHistory
 from apressure.connection.schedules import ServerSchedules
+from apressure.core.browsing import Asked, Found
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.core.letters import Chosen, LettersBeside
@@ -211,3 +212,6 @@ class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic
 
     async def _peek(self, newest: bool) -> bytes | None:
         return await self._engine.peek(0 if newest else -1)
+
+    async def _browse(self, asked: Asked) -> Found:
+        return await self._engine.browse(asked)

@@ -27,6 +27,7 @@ class KindQueue(Queue[T]):
 
     ask = blocking(queues.Queue[T, Any].ask)
     bound = blocking(queues.Queue[T, Any].bound)
+    browse = blocking(queues.Queue[T, Any].browse)
     close = blocking(queues.Queue[T, Any].close)
     closed = blocking(queues.Queue[T, Any].closed)
     create = blocking(queues.Queue[T, Any].create)

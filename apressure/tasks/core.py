@@ -21,6 +21,7 @@ from apressure.connection.schedules import ServerSchedules
 from apressure.connection.settings import RETRY_BACKOFF
 from apressure.connection.wire.command import Argument
 from apressure.connection.workers import ServerRegistry
+from apressure.core.browsing import Asked, Found
 from apressure.core.consumer import QueueConsumer, give_back_unseen
 from apressure.core.dedup import Dedup
 from apressure.core.delivery import Hand
@@ -312,6 +313,9 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
 
     async def _peek(self, newest: bool) -> bytes | None:
         return await self.steps.peek(newest)  # type: ignore[no-any-return]
+
+    async def _browse(self, asked: Asked) -> Found:
+        return await self.steps.browse(asked)  # type: ignore[no-any-return]
 
     async def _reserve(self, most: int, timeout: float | None, lease: float) -> tuple[list[Reserved], float]:
         """Reserve tasks, waiting while there is none. Returns when the step was sent, too, by `since_boot`."""

@@ -51,6 +51,9 @@ ALSO: Final[dict[tuple[str, str], dict[str, str]]] = {
 }  # fmt: skip
 """Arguments that only these kinds take, and why. They come behind the others."""
 
+REFUSED: Final = {("RemoteEventQueue", "browse"): "okq's commands show only the two ends of a queue"}
+"""Verbs that these kinds refuse with UnsupportedError, and why."""
+
 OTHER_DEFAULTS: Final = {
     ("AsyncQueue", "consumer"): ("shared=True", "shared=False", "its strict order is for one consumer at a time"),
 }
@@ -130,7 +133,7 @@ def table() -> str:
         cells = []
         for name, kind in shown.items():
             method = inspect.getattr_static(kind, verb, None)
-            if method is None:
+            if method is None or (name, verb) in REFUSED:
                 cells.append("no")
                 continue
             theirs, ours = _names(shape(method)), _names(arguments)

@@ -13,6 +13,7 @@ import pytest
 from apressure import AsyncQueue, EventQueue, FileQueue, QueueDoesNotExistError, TaskQueue
 from apressure.testing import MemoryQueue, MemoryServer
 from apressure.testing.contract import (
+    BrowseContract,
     CostContract,
     DeadLetterContract,
     DedupContract,
@@ -35,7 +36,7 @@ from tests.integration.files.conftest import MODES
 
 class Limited(
     QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract, SpendContract,
-    HistoryContract, WorkersContract,
+    HistoryContract, WorkersContract, BrowseContract,
 ):  # fmt: skip
     """What all kinds of queue on a server keep."""
 
@@ -131,7 +132,7 @@ class TestTaskQueue(WithIds):
         async with contextlib.AsyncExitStack() as stack:
 
             async def open_queue(**options: Any) -> TaskQueue[bytes]:
-                return await stack.enter_async_context(TaskQueue("jobs", url=url, codec="raw", **options))
+                return await stack.enter_async_context(TaskQueue("jobs", url=url, **{"codec": "raw", **options}))
 
             yield open_queue
         async with TaskQueue("jobs", url=url) as queue:
@@ -147,13 +148,20 @@ class TestFakeRedisTasks(WithIds):
 
             async def open_queue(**options: Any) -> TaskQueue[bytes]:
                 client = fakeredis.FakeAsyncRedis(server=server)
-                return await stack.enter_async_context(TaskQueue("jobs", redis=client, codec="raw", **options))
+                return await stack.enter_async_context(TaskQueue("jobs", redis=client, **{"codec": "raw", **options}))
 
             yield open_queue
 
 
 class TestFileQueue(
-    QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, ScheduleContract, HistoryContract
+    QueueContract,
+    DeadLetterContract,
+    PauseContract,
+    DelayContract,
+    ExpiryContract,
+    ScheduleContract,
+    HistoryContract,
+    BrowseContract,
 ):
     @pytest.fixture(params=MODES)
     async def open_queue(self, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Opener]:

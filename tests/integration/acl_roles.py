@@ -301,6 +301,7 @@ async def operate(stage: Stage) -> None:
     await owner.put_many([b"1", b"2"])
     assert await queue.peek() == b"1"
     assert await queue.peek_newest() == b"2"
+    assert [message.item for message in (await queue.browse()).messages] == [b"1", b"2"]
     if queue.client.settings.scripting:
         await stage.leave_a_dead_consumer()
         stage.leave_a_dead_claim("producer")
@@ -383,6 +384,18 @@ async def monitor(stage: Stage) -> None:
         assert (await stage.queue.statistics()).delayed == 1
 
 
+async def view(stage: Stage) -> None:
+    """Everything that a viewer does."""
+    await monitor(stage)
+    queue = stage.queue
+    await stage.leave_a_dead_consumer()
+    assert {message.item for message in (await queue.browse("in_flight")).messages} == {b"a", b"b"}
+    stage.db.lpush(KEY, b"1", b"2")
+    assert (await queue.peek(), await queue.peek_newest()) == (b"1", b"2")
+    assert (await queue.browse()).total == 2
+    assert (await queue.browse("delayed")).total == 1
+
+
 async def die_of_it(stage: Stage, client: Client | None = None) -> None:
     """A message that nobody acknowledges becomes a dead letter."""
     async with AsyncQueue("orders", client=client or stage.queue.client, max_attempts=2) as queue:
@@ -433,6 +446,7 @@ PLAYS: dict[str, Callable[[Stage], Awaitable[None]]] = {
     "consumer": consume,
     "operator": operate,
     "monitor": monitor,
+    "viewer": view,
 }
 
 

@@ -26,6 +26,7 @@ from apressure import (
     FileQueue,
     FileQueueStatistics,
     Many,
+    MessagePage,
     Piped,
     Producer,
     PydanticCodec,
@@ -136,6 +137,9 @@ async def bytes_go_in_and_come_out() -> None:
         assert_type(await queue.get_many(5), list[bytes])
         assert_type(await queue.peek(), bytes)
         assert_type(await queue.peek_newest(), bytes)
+        assert_type(await queue.browse("in_flight", limit=5), MessagePage[bytes])
+        assert_type((await queue.browse()).messages[0].item, bytes | None)
+        await queue.browse("nowhere")  # type: ignore[arg-type]
         await queue.put("text")  # type: ignore[arg-type]
         await queue.put_many(["text"])  # type: ignore[list-item]
         async for item in queue:

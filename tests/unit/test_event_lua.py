@@ -13,6 +13,7 @@ import pytest
 
 from apressure import Client
 from apressure.connection.wire.script import Request, prelude_of
+from apressure.core.browsing import Asked
 from apressure.events.engine.keys import EventKeys, names_among
 from apressure.events.engine.steps import EventSteps
 from tests import event_steps
@@ -38,6 +39,7 @@ CALLS: dict[str, Callable[[EventSteps], Any]] = {
     "extend": lambda steps: steps.extend(EVENTS, 5.0),
     "heal": lambda steps: steps.heal(),
     "peek": lambda steps: steps.peek(newest=True),
+    "browse": lambda steps: steps.browse(Asked("delayed", False, 17, 18, 19)),
     "status": lambda steps: steps.status(),
     "register": lambda steps: steps.register(b"c"),
     "create": lambda steps: steps.create(3),

@@ -16,6 +16,7 @@ from apressure import Client
 from apressure.connection.waiting.rounds import Look, Rounds
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.script import Request, Series, prelude_of
+from apressure.core.browsing import Asked
 from apressure.exceptions import Role
 from apressure.pressure.engine.answers import read
 from apressure.pressure.engine.dead_letters import DeadLetters
@@ -225,6 +226,10 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
     "inspect": (lambda steps, series: steps.inspect(), {}),
     "dead_letters": (lambda steps, series: steps.dead_letters(17, 18), {17: "pass over", 18: "most"}),
     "peek": (lambda steps, series: steps.peek(-1), {-1: "index"}),
+    "browse": (
+        lambda steps, series: steps.browse(Asked("delayed", False, 17, 18, 19)),
+        {b"delayed": "the place", b"0": "newest", 17: "pass over", 18: "most to return", 19: "most bytes"},
+    ),
     "look": (
         lambda steps, series: OneRound(steps.connection, lambda: script("look")).send(steps.keys),
         {b"WHY": "why it waits"},
@@ -353,6 +358,7 @@ def test_a_script_answers_with_nothing_that_its_header_does_not_name(name: str) 
 @each
 def test_a_step_understands_every_answer_of_its_script(name: str) -> None:
     samples: dict[str, list[Any]] = {
+        "browsed": [b"browsed", 0, -1, []],
         "busy": [b"busy", b"producer", b"someone", -1],
         "corrupt": [b"corrupt", b"why"],
         "dead": [b"dead", b"why"],

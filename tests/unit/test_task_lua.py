@@ -13,6 +13,7 @@ import pytest
 
 from apressure import Client
 from apressure.connection.wire.script import Request, prelude_of
+from apressure.core.browsing import Asked
 from apressure.tasks.engine.answers import Claim
 from apressure.tasks.engine.keys import TaskKeys, task_key
 from apressure.tasks.engine.steps import Change, TaskSteps, Want
@@ -35,6 +36,7 @@ CALLS: dict[str, Callable[[TaskSteps], Any]] = {
     "reopen": lambda steps: steps.reopen_soon([CLAIM]),
     "extend": lambda steps: steps.extend([CLAIM], 5.0),
     "peek": lambda steps: steps.peek(newest=True),
+    "browse": lambda steps: steps.browse(Asked("delayed", False, 17, 18, 19)),
     "status": lambda steps: steps.status(),
     "register": lambda steps: steps.register(b"host_1", b"block", 5.0),
     "create": lambda steps: steps.create(3),

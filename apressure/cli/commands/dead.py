@@ -11,13 +11,10 @@ from apressure import DeadLetter
 from apressure.cli.asking import must_exist
 from apressure.cli.exits import UsageError
 from apressure.cli.options import Address, Common, check_source, option
-from apressure.cli.show import print_json, print_rows, printable, visible
+from apressure.cli.show import print_json, print_rows, printable, start_of
 from apressure.dead_letters import MOST_BYTES
 from apressure.monitor.finding import Finder, bare_name
 from apressure.queue_addresses import Kind, QueueAddress
-
-_SHOWN: Final = 40
-"""Bytes of a message in the table."""
 
 _SUFFIXES: Final[dict[Kind, str]] = {"queue": ":dead", "files": ".dead"}
 """How the names of dead-letter queues end, where the kind has them; the others keep dead letters in the queue."""
@@ -112,13 +109,12 @@ def as_dict(letter: DeadLetter[bytes]) -> dict[str, Any]:
 
 
 def _cells(letter: DeadLetter[bytes]) -> tuple[str, ...]:
-    start = visible(letter.raw[:_SHOWN]).decode().replace("\t", " ")
     return (
         letter.id,
         _time(letter) or "-",
         "-" if letter.attempts is None else str(letter.attempts),
         printable(letter.reason),
-        start + ("…" if len(letter.raw) > _SHOWN else ""),
+        start_of(letter.raw),
     )
 
 

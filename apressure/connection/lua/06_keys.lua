@@ -112,14 +112,32 @@ local function line_of(key, most)
   return call('ZRANGEBYLEX', LINES, '[' .. start, '(' .. start .. ':', 'LIMIT', 0, most), #start + 1
 end
 
--- The ids of some parked messages, line by line.
-local function first_parked(most)
-  local ids = call('ZRANGE', LINES, 0, most - 1)
-  for i = 1, #ids do
-    local _, from = unpack_text(ids[i], 1)
-    ids[i] = string.sub(ids[i], (from or 1) + 13)
+-- The ids of members of LINES.
+local function parked_ids(members)
+  local ids = {}
+  for i = 1, #members do
+    local _, from = unpack_text(members[i], 1)
+    ids[i] = string.sub(members[i], (from or 1) + 13)
   end
   return ids
+end
+
+-- The ids of some parked messages, line by line.
+local function first_parked(most)
+  return parked_ids(call('ZRANGE', LINES, 0, most - 1))
+end
+
+-- The keys of messages, as far as they were noted; false for those without one.
+local function noted_keys(ids)
+  local fields, keys = {}, {}
+  for i = 1, #ids do fields[i], keys[i] = 'i' .. ids[i], false end
+  if #ids == 0 or call('EXISTS', KEYED) == 0 then return keys end
+  local states = call('HMGET', KEYED, unpack(fields))
+  for i = 1, #ids do
+    local state = states[i] or ''
+    keys[i] = string.match(state, '^[aw](.+)$') or string.match(state, '^p%d%d%d%d%d%d%d%d%d%d%d%d%d(.+)$') or false
+  end
+  return keys
 end
 
 -- The packed ids of those that are admitted of some keys, where that has a limit. `keep_admitted` writes them back.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from apressure.connection.moves import nothing_put, too_many
+from apressure.core.browsing import Found
 from apressure.core.dedup_lane import Answer, has_put
 from apressure.core.errors import refusal
 from apressure.core.limits import UNLIMITED, Limits, read_limits
@@ -137,6 +138,8 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:  # noqa: PLR0912 (o
             return Popped(events, dead)
         case b"event":
             return Event(*answer[1:])
+        case b"browsed":
+            return Found.read(*answer[1:])
         case b"extended":
             return Extended(answer[1], answer[2] == 1)
         case b"empty" | b"watch" | b"turn" | b"draining" | b"paused":

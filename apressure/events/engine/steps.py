@@ -61,7 +61,9 @@ class EventSteps(StepSender):
 
     _keys = EventKeys
     room = "apressure.events.engine"
-    _not_durable = frozenset({"extend", "heal", "ready", "register", "resign", "peek", "status", "dead_letters"})
+    _not_durable = frozenset(
+        {"browse", "extend", "heal", "ready", "register", "resign", "peek", "status", "dead_letters"}
+    )
     _changed = staticmethod(changed)
 
     def _read(self, reply: Any, token: bytes) -> Any:

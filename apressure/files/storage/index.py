@@ -178,6 +178,10 @@ class Index(State):
         """Return the names of the messages that wait, the oldest first."""
         return [id_of(key) for key in sorted(self._ready)]
 
+    def some_waiting(self, most: int, newest: bool) -> list[str]:
+        """Return the names of the oldest messages that wait, or the newest ones. The cost grows with their number."""
+        return [id_of(key) for key in (heapq.nlargest if newest else heapq.nsmallest)(most, self._ready)]
+
     def newest_waiting(self) -> int | None:
         """Return the newest message that waits. The cost grows with their number."""
         return max(self._ready, default=None)

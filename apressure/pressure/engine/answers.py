@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from apressure.connection.moves import too_many
 from apressure.core import errors
+from apressure.core.browsing import Found
 from apressure.core.dedup_lane import Answer
 from apressure.core.waiting import Wait
 from apressure.exceptions import DurabilityError, LeaseLostError, QueueAlreadyExistsError, Role, ServerError
@@ -25,7 +26,7 @@ def collides(name: str, bound: bytes) -> QueueAlreadyExistsError:
     )
 
 
-def read(answer: Any, name: str, role: Role | None) -> Any:
+def read(answer: Any, name: str, role: Role | None) -> Any:  # noqa: PLR0912 (one branch for each kind of answer)
     """Turn a script's answer into a value, a `Wait` or an exception.
 
     Args:
@@ -47,6 +48,8 @@ def read(answer: Any, name: str, role: Role | None) -> Any:
         case b"full" | b"few" | b"room" | b"empty" | b"watch" | b"turn" | b"draining" | b"limited" | b"paused":
             lease, due = (value if value >= 0 else None for value in (*answer[1:], -1, -1)[:2])
             return Wait(answer[0].decode(), lease, due=due, closed=len(answer) > 3)  # type: ignore[arg-type]
+        case b"browsed":
+            return Found.read(*answer[1:])
         case b"large":
             return too_many(name, answer[1])
         case b"busy":

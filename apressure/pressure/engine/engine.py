@@ -145,7 +145,7 @@ class Scripted(Engine):
         self.dead = dead
         steps = self.steps = Access(client, keys, name)
         self.create, self.exists, self.inspect = steps.create, steps.exists, steps.inspect
-        self.peek = steps.peek
+        self.peek, self.browse = steps.peek, steps.browse
         self.waits = self.steps.waits
         self.counts = self.steps.counts
         self.registry = ServerRegistry(self.steps)

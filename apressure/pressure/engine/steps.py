@@ -20,6 +20,7 @@ from apressure.connection.schedules import ServerSchedules
 from apressure.connection.sender import soon
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
+from apressure.core.browsing import Asked, Found
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.leases.renewal import Renewal
 from apressure.core.limits import Changes, arguments_of
@@ -367,6 +368,10 @@ class Steps(Sender):
         """Return the message at an index of the list: -1 is the next one, 0 the newest; None if there is none."""
         answer = await self._ask(self._unnumbered.call("peek"), [index])
         return None if isinstance(answer, Wait) else answer
+
+    async def browse(self, asked: Asked) -> Found:
+        """Return a page of what is in a place of the queue."""
+        return await self._ask(self._unnumbered.call("browse"), [*asked.arguments])  # type: ignore[no-any-return]
 
     async def exists(self) -> bool:
         """Return whether the queue exists (specification: Exists)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from apressure.core.browsing import Found
 from apressure.core.dedup_lane import Answer
 from apressure.core.errors import refusal
 from apressure.core.limits import Limits, read_limits
@@ -175,6 +176,8 @@ def read(answer: Any, name: str) -> Any:  # noqa: PLR0912 (one branch for each k
             return Reservation(reserved, answer[3])
         case b"task":
             return answer[2]
+        case b"browsed":
+            return Found.read(*answer[1:])
         case b"extended":
             return Renewed(answer[1] == 1, answer[2].decode())
         case b"empty" | b"limited" | b"paused" | b"draining":

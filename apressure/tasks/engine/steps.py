@@ -99,7 +99,7 @@ class TaskSteps(StepSender):
 
     _keys = TaskKeys
     room = "apressure.tasks.engine"
-    _not_durable = frozenset({"extend", "register", "peek", "status", "tend"})
+    _not_durable = frozenset({"browse", "extend", "register", "peek", "status", "tend"})
 
     def __init__(self, client: Client, name: str) -> None:
         super().__init__(client, name, ())

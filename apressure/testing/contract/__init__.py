@@ -14,7 +14,7 @@ queue objects. pytest runs the tests with pytest-asyncio in its auto mode.
                 yield open_queue
 
 Each call of `open_queue` opens another object of the same queue, which does not exist at first. `options` may be
-`max_attempts` and, for `VerbContract`, `codec`. Items are bytes.
+`max_attempts` and, for `VerbContract` and `BrowseContract`, `codec`. Items are bytes.
 
 If the dead letters of your queue tell why, subclass `DeadLetterContract` as well; if it can be paused, `PauseContract`;
 if it can limit its consumers, `LimitContract`; if it knows keys, `KeyContract`; if it refuses repeats, `DedupContract`
@@ -23,13 +23,14 @@ spent, `SpendContract`, and `CostContract` if its messages have costs; if those 
 `WorkersContract`.
 
 If it has every verb of `VERBS`, as the kinds of queue of apressure have, subclass `WholeContract`: it is these three,
-and `DelayContract`, `ExpiryContract`, `ScheduleContract`, `HistoryContract`, `VerbContract`, `ArgumentContract`,
-`DeadlineContract`, `CancellationContract` (at every await) and `EndContract` (the queue is closed, or deleted, at every
-await of another operation). With a fixture `frozen` that returns a block in which your server answers nothing,
-`FrozenContract` tests that `deadline=` holds then.
+and `DelayContract`, `ExpiryContract`, `ScheduleContract`, `HistoryContract`, `VerbContract`, `BrowseContract` (which
+shows what is in the queue, page by page), `ArgumentContract`, `DeadlineContract`, `CancellationContract` (at every
+await) and `EndContract` (the queue is closed, or deleted, at every await of another operation). With a fixture `frozen`
+that returns a block in which your server answers nothing, `FrozenContract` tests that `deadline=` holds then.
 """
 
 from apressure.testing.contract.arguments import ArgumentContract
+from apressure.testing.contract.browsing import BrowseContract
 from apressure.testing.contract.cancellation import CancellationContract
 from apressure.testing.contract.costs import CostContract, SpendContract
 from apressure.testing.contract.dead_letters import DeadLetterContract
@@ -52,17 +53,16 @@ from apressure.testing.contract.verbs import VERBS
 from apressure.testing.contract.workers import WorkersContract
 
 __all__ = [
-    "ITEMS", "PATIENCE", "VERBS", "ArgumentContract", "CancellationContract", "CostContract", "DeadLetterContract",
-    "DeadlineContract", "DedupContract", "DedupUntilDoneContract", "DelayContract", "EndContract", "ExpiryContract",
-    "FrozenContract", "HistoryContract", "KeyContract", "LimitContract", "Opener", "PauseContract", "QueueContract",
-    "RequestContract", "ScheduleContract", "SpendContract", "VerbContract", "WholeContract", "WorkersContract", "begun",
-    "drained",
-    "fails", "in_time",
+    "ITEMS", "PATIENCE", "VERBS", "ArgumentContract", "BrowseContract", "CancellationContract", "CostContract",
+    "DeadLetterContract", "DeadlineContract", "DedupContract", "DedupUntilDoneContract", "DelayContract",
+    "EndContract", "ExpiryContract", "FrozenContract", "HistoryContract", "KeyContract", "LimitContract", "Opener",
+    "PauseContract", "QueueContract", "RequestContract", "ScheduleContract", "SpendContract", "VerbContract",
+    "WholeContract", "WorkersContract", "begun", "drained", "fails", "in_time",
 ]  # fmt: skip
 
 
 class WholeContract(
     QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, ScheduleContract, HistoryContract,
-    VerbContract, ArgumentContract, DeadlineContract, CancellationContract, EndContract,
+    VerbContract, BrowseContract, ArgumentContract, DeadlineContract, CancellationContract, EndContract,
 ):  # fmt: skip
     """The tests that every kind of queue of apressure passes."""

@@ -221,6 +221,26 @@ class KeyContract:
         assert rest in ([], [b"4"])
         assert (await queue.statistics()).parked == 0
 
+    async def test_browsing_shows_what_is_parked_in_the_line_of_its_key(self, open_queue: Opener) -> None:
+        queue, other = await open_queue(), await open_queue()
+        await queue.create()
+        for item in ITEMS[:4]:
+            await queue.put(item, key="ä" if item in ITEMS[:3] else "b")
+        held = [await in_time(queue.receive()) for _ in range(2)]
+        await fails(QueueEmptyError, queue.receive(timeout=0))  # from now on, the others are parked
+        page = await other.browse("parked", limit=1)
+        assert (page.messages[0].item, page.messages[0].key, page.total) == (b"1", "ä", 2)
+        (last,) = (await other.browse("parked", limit=1, cursor=page.cursor)).messages
+        assert (last.item, last.key) == (b"2", "ä")
+        (newest,) = (await other.browse("parked", limit=1, newest=True)).messages
+        assert newest.item == b"2"
+        assert {message.item: message.key for message in (await other.browse("in_flight")).messages} == {
+            b"0": "ä", b"3": "b",
+        }  # fmt: skip
+        assert (await other.browse()).total == 0
+        for delivery in held:
+            await delivery.ack()
+
     async def test_a_closed_queue_drains(self, open_queue: Opener) -> None:
         queue, other = await open_queue(), await open_queue()
         await queue.create()

@@ -37,13 +37,15 @@ VERBS: Final = {
     "unblock": "()",
     "peek": "(*, deadline=None)",
     "peek_newest": "(*, deadline=None)",
+    "browse": "(place='waiting', *, newest=False, cursor=None, limit=100, most_bytes=65536, deadline=None)",
     "dead_letters": "(limit=100, *, deadline=None)",
     "requeue": "(max_items=None, timeout=None, *, ids=None, deadline=None)",
 }
 """The verbs and their arguments. Each that asks the server or the disk takes `deadline=`."""
 
 LOOKS: Final = (
-    "exists", "qsize", "bound", "closed", "paused", "statistics", "wait_closed", "peek", "peek_newest", "dead_letters",
+    "exists", "qsize", "bound", "closed", "paused", "statistics", "wait_closed", "peek", "peek_newest", "browse",
+    "dead_letters",
 )  # fmt: skip
 """The verbs that change nothing."""
 
@@ -79,6 +81,14 @@ BAD: Final[dict[str, list[Refused]]] = {
     "deadline": _times("deadline", none=False),
     "max_items": _counts("max_items"),
     "limit": _counts("limit"),
+    "most_bytes": _counts("most_bytes"),
+    "place": [("there", ValueError, "place must be one of 'waiting', .*, not 'there'$")],
+    "cursor": [
+        ("there", ValueError, "cursor must be that of a page of this queue, not 'there'$"),
+        ("delayed-oldest-1", ValueError, "cursor is of another place or order: "),
+        ("waiting-newest-1", ValueError, "cursor is of another place or order: "),
+        (1, TypeError, "cursor must be a string, not int"),
+    ],
     "prefetch": _counts("prefetch"),
     "lease": [
         (0, ValueError, "lease must be between .* seconds, not 0"),

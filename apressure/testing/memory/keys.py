@@ -23,13 +23,13 @@ class StoredKeys:
 
     def waiting(
         self, waiting: Iterable[Message], unfinished: Iterable[Message], limit: KeyLimit
-    ) -> tuple[list[Message], int]:
-        """Return the messages that may be handed out, the next one first; and how many wait for their key."""
+    ) -> tuple[list[Message], list[Message]]:
+        """Return the messages that may be handed out, the next one first; and those that wait for their key."""
         most = math.inf if limit.at_most is None else limit.at_most
         admitted = Counter(one.key_at(limit.pointer) for one in unfinished if one.admitted)
         ready: list[tuple[float, Message]] = []
         met: set[bytes] = set()
-        parked = 0
+        parked: list[Message] = []
         for message in sorted(waiting):
             key = message.key_at(limit.pointer)
             if message.admitted:
@@ -37,7 +37,7 @@ class StoredKeys:
             elif not key:
                 ready.append((message.number, message))
             elif admitted[key] >= most:
-                parked += 1
+                parked.append(message)
             elif key not in met:
                 met.add(key)
                 turn = self._turns.get(key, 0) if limit.fair else 0

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
 from apressure import dead_letters, validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.deadline import with_deadline
+from apressure.core.browsing import Asked, Found
 from apressure.core.consumer import ConsumerOptions, give_back_unseen
 from apressure.core.delivery import Hand
 from apressure.core.due import Due
@@ -321,3 +322,6 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
 
     async def _peek(self, newest: bool) -> bytes | None:
         return await self.steps.ask(self.steps.queue.peek, newest)  # type: ignore[no-any-return]
+
+    async def _browse(self, asked: Asked) -> Found:
+        return await self.steps.ask(self.steps.queue.browse, asked)  # type: ignore[no-any-return]

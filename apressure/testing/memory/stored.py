@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from apressure.core.browsing import Asked, Found, Seen
 from apressure.core.dedup import Dedup
 from apressure.core.dedup_lane import Answer
 from apressure.core.due import EXPIRED, Due
@@ -62,6 +63,13 @@ class Message:
     def key_at(self, pointer: str | None) -> bytes:
         """Return its key; nothing where it has none."""
         return self.key or key_in(self.data, pointer)
+
+    def seen(self, most_bytes: int, due: float | None) -> Seen:
+        """Return what `browse` shows of it; `due` is in seconds since 1970."""
+        return Seen(
+            self.data[:most_bytes], len(self.data), self.id.encode(), self.attempts,
+            due=None if due is None else 1000 * due, key=self.key,
+        )  # fmt: skip
 
     def __lt__(self, other: Message) -> bool:
         return self.number < other.number
@@ -237,13 +245,28 @@ class StoredQueue:
             next_due,
             self._expired,
             self._limits.look(self._clock()),
-            self._ready()[1],
+            len(self._ready()[1]),
         )
 
     def peek(self, newest: bool) -> bytes | None:
         if not self._waiting:
             return None
         return (max(self._waiting) if newest else self._waiting[0]).data
+
+    def browse(self, asked: Asked) -> Found:
+        messages: list[tuple[Message, float | None]]
+        if asked.place == "in_flight":
+            messages = sorted((message, self._epoch + until) for message, until in self._claims.values())
+        elif asked.place == "delayed":
+            messages = [(message, due) for due, message in sorted(self._delayed)]
+        else:
+            parked = {*self._ready()[1]}
+            is_parked = asked.place == "parked"
+            messages = [(message, None) for message in sorted(self._waiting) if (message in parked) is is_parked]
+        if asked.newest:
+            messages.reverse()
+        chosen = messages[asked.passed : asked.passed + asked.limit]
+        return Found.of([one.seen(asked.most_bytes, due) for one, due in chosen], asked, len(chosen), len(messages))
 
     def dead(self) -> list[Message]:
         return list(self._dead.values())
@@ -396,10 +419,10 @@ class StoredQueue:
             return self._wait("draining")
         raise self._closed_error()
 
-    def _ready(self) -> tuple[list[Message], int]:
-        """Return the messages that may be handed out, those first that are next; and how many wait for their key."""
+    def _ready(self) -> tuple[list[Message], list[Message]]:
+        """Return the messages that may be handed out, those first that are next; and those that wait for their key."""
         key = self._limits.key
-        return (self._waiting[:1], 0) if key is None else self._keys.waiting(self._waiting, self._unfinished(), key)
+        return (self._waiting[:1], []) if key is None else self._keys.waiting(self._waiting, self._unfinished(), key)
 
     def _next(self) -> Message | None:
         """Take the message whose turn it is from those that wait."""

@@ -182,6 +182,37 @@ def test_items_as_json(here: Here, address: str) -> None:
             assert "--json excludes" in here.result(2, command, address, option, "--json")[1]
 
 
+def test_peek_shows_what_is_in_a_queue(here: Here, address: str) -> None:
+    here("create", address)
+    here("put", address, "first", "a\ttab", "x" * 100)
+    here("put", address, "later", "--delay", "60")
+    rows = [line.split("\t") for line in here("peek", address, "--limit", "2").splitlines()]
+    assert [(row[-2], row[-1]) for row in rows] == [("5", "first"), ("5", "a tab")]
+    assert {len(row) for row in rows} == {8}
+    newest = here("peek", address, "--newest", "--place", "waiting").splitlines()
+    assert [line.rpartition("\t")[2] for line in newest] == ["x" * 40 + "…", "a tab", "first"]
+    told = [json.loads(line) for line in here("peek", address, "--limit", "9", "--json").splitlines()]
+    assert [one["item"] for one in told] == ["first", "a\ttab", "x" * 100]
+    assert all("error" not in one for one in told)
+    (delayed,) = (here.json("peek", address, "--place", "delayed"),)
+    assert (delayed["item"], delayed["size"]) == ("later", 5)
+    assert datetime.fromisoformat(delayed["due"]) > datetime.now(UTC)
+    assert here("peek", address, "--place", "parked") == ""
+    options: dict[str, Any] = {} if address.startswith("files:") else {"url": here.url}
+    with sync.Queue(open_queue(address, codec="raw", **options)) as queue:
+        delivery = queue.receive()
+        row = here("peek", address, "--place", "in_flight").rstrip("\n").split("\t")
+        assert (row[2], row[-1]) == ("1", "first")
+        page = queue.browse("in_flight")
+        assert ([message.item for message in page.messages], page.total) == ([b"first"], 1)
+        delivery.nack()
+    assert here("get", address, "--no-follow", "-n", "1") == "first\n"
+    assert "--limit and --place exclude" in here.result(2, "peek", address, "--limit", "2", "-0")[1]
+    assert "--place" in here.result(2, "peek", address, "--place", "nowhere")[1]
+    here("delete", address)
+    assert "does not exist" in here.fails(3, "peek", address, "--limit", "2")
+
+
 def test_many_items_and_the_end(here: Here, address: str) -> None:
     here.library(address, _fill_and_close)
     assert here("get", address).splitlines() == [str(number) for number in range(2500)]

@@ -58,7 +58,7 @@ async def test_each_right_of_the_docs_is_needed(make_server: Make, kind: str, ro
 
 
 @both
-async def test_a_producer_cannot_read_and_a_monitor_cannot_write(make_server: Make, kind: str) -> None:
+async def test_a_producer_cannot_read_and_who_looks_cannot_write(make_server: Make, kind: str) -> None:
     server = make_server(kind)
     async with AsyncQueue("orders", url=server.url) as owner:
         await owner.create()
@@ -82,7 +82,9 @@ async def test_a_producer_cannot_read_and_a_monitor_cannot_write(make_server: Ma
         ("PUBLISH", "any", "x"),
     ]
     writing: list[tuple[Any, ...]] = [("SET", KEY, 1), ("DEL", KEY), ("LPUSH", KEY, 1), ("HSET", KEY, "a", 1)]
-    for role, forbidden in (("producer", reading), ("monitor", reading + writing)):
+    takes = [one for one in reading if one[0] not in {"LRANGE", "LINDEX"}]
+    cases = (("producer", reading), ("monitor", reading + writing), ("viewer", takes + writing))
+    for role, forbidden in cases:
         with redis.Redis.from_url(allow(server, role, documented(plain=False)[role])) as user:
             for command in forbidden:
                 with pytest.raises(redis.ResponseError, match=r"(?i)permission"):
@@ -158,6 +160,7 @@ SCRIPTS_OF = {
         "asked",
     },
     "operator": {
+        "browse",
         "create",
         "dead_letters",
         "close",
@@ -175,6 +178,7 @@ SCRIPTS_OF = {
         "repair",
     },
     "monitor": {"inspect"},
+    "viewer": {"browse", "inspect", "peek"},
 }
 OF_A_STAGE = {"move"}
 """What the user of a pipe runs besides: it has the rights of a consumer, and those of a producer."""
@@ -246,6 +250,7 @@ def test_the_docs_allow_what_the_scripts_of_a_role_call_and_nothing_else(role: s
         "consumer": {"blmove", "brpop"},
         "operator": {"blmove", "scan"},
         "monitor": {"scan"},
+        "viewer": {"scan"},
     }[role]
     assert set(rights(documented(plain=False)[role])) == wanted
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from apressure import validation
 from apressure.concurrency.settle import note_sent
 from apressure.connection.client import Client
+from apressure.core.browsing import MOST_READ, Asked, Found, Seen
 from apressure.core.counts import Counts
 from apressure.core.due import Due
 from apressure.core.errors import closed
@@ -38,6 +39,9 @@ from apressure.pressure.engine.engine import Engine
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.plain.role_lock import Interrupted, OwnConnections, RoleLine, RoleLock
 from apressure.pressure.engine.waits import Waits
+
+_AT_A_TIME: Final = 100
+"""How many messages of unknown size are read at a time."""
 
 
 class Plain(Engine):
@@ -109,6 +113,24 @@ class Plain(Engine):
         if not await self.exists():
             raise missing(self.name)
         return await self._ask(b"LINDEX", self.keys.messages, index)  # type: ignore[no-any-return]
+
+    async def browse(self, asked: Asked) -> Found:
+        if asked.place != "waiting":
+            self.scripted(f"browse({asked.place!r})")
+        if not await self.exists():
+            raise missing(self.name)
+        total = await self._ask(b"LLEN", self.keys.messages)
+        most, seen, size = min(asked.limit, total - asked.passed), list[Seen](), 0
+        while len(seen) < most and size < MOST_READ:
+            first = asked.passed + len(seen)
+            last = first + min(most - len(seen), 2 * len(seen) + 1, _AT_A_TIME) - 1
+            span = (first, last) if asked.newest else (-last - 1, -first - 1)
+            some = await self._ask(b"LRANGE", self.keys.messages, *span)
+            if not some:
+                break
+            seen += [Seen(one[: asked.most_bytes], len(one)) for one in (some if asked.newest else reversed(some))]
+            size += sum(map(len, some))
+        return Found.of(seen, asked, len(seen), total)
 
     async def put(self, put: Put, timeout: float | None, force: bool = False, due: Due | None = None) -> None:
         if due is not None:  # another client of this kind would not know of the time
