@@ -21,6 +21,7 @@ KEYS: Final = frozenset({
     "address", "attempts", "count", "delivery", "destination", "error", "event", "expires", "handled", "failed",
     "handler", "holder", "kind", "max_attempts", "operation", "preview", "queue", "role", "seconds", "signal",
     "suppressed", "token", "dead_letters", "position", "bound", "refused", "number", "exit_code",
+    "drained",
 })  # fmt: skip
 """The attributes of records."""
 
