@@ -239,6 +239,22 @@ async def test_a_closed_queue_ends(ground: Ground) -> None:
     assert ground.bodies() == texts(10)
 
 
+async def test_a_query_is_among_the_workers_of_its_queue(ground: Ground) -> None:
+    ground.create()
+    await ground.put(texts(10))
+    query = ground.to_files(ground.stream().load(), now=False)
+    async with AsyncQueue("jobs", url=ground.url) as queue:
+        end = time.monotonic() + PATIENCE
+        while not (workers := (await queue.statistics()).workers):
+            assert time.monotonic() < end
+            await asyncio.sleep(0.05)
+        (worker,) = workers
+        assert (worker.kind, worker.concurrency, worker.draining) == ("spark", 0, False)
+        await asyncio.to_thread(query.processAllAvailable)
+        assert ground.bodies() == texts(10)
+        await asyncio.to_thread(query.stop)
+
+
 async def test_the_progress_shows_the_backlog(ground: Ground) -> None:
     for name in ("jobs", "more"):
         ground.create(name)
