@@ -253,7 +253,7 @@ class Top(App[int]):
             if change.do is None:
                 self._told(change.question)
             elif await self.push_screen_wait(Question(change.question)):
-                self._told("…")
+                self._say("message", "…")
                 self._told(await change.do())
                 await seen.sampler.sample(self._view.monitor.reader.timeout)
         except HANDLED as error:

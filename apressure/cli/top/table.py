@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
@@ -37,6 +36,7 @@ class QueueTable(ScrollView, can_focus=True):
         empty: What it says without queues.
     """
 
+    DEFAULT_CSS = "QueueTable { overflow-x: hidden; }"
     BINDINGS = [  # noqa: RUF012 (Textual reads it)
         Binding("up", "move(-1)", "Up", show=False),
         Binding("down", "move(1)", "Down", show=False),
@@ -52,6 +52,7 @@ class QueueTable(ScrollView, can_focus=True):
         self.empty = "looking for queues…"
         self._view = view
         self._columns: list[tuple[Column, int]] = []
+        self._lines: list[Strip] = []
         self._index = 0
 
     def update(self) -> None:
@@ -64,8 +65,7 @@ class QueueTable(ScrollView, can_focus=True):
         self.virtual_size = Size(self.size.width, len(rows) + 1)
         if moved:
             self._show_cursor()
-        self._fit()
-        self.refresh()
+        self._draw()
 
     def first(self) -> None:
         """Put the cursor on the first queue, whichever that will be."""
@@ -91,7 +91,7 @@ class QueueTable(ScrollView, can_focus=True):
             self._index = max(0, min(len(rows) - 1, self._index + lines))
             self.chosen = rows[self._index].address
             self._show_cursor()
-            self.refresh()
+            self._draw()
 
     def action_page(self, pages: int) -> None:
         """Move the cursor by pages."""
@@ -114,16 +114,29 @@ class QueueTable(ScrollView, can_focus=True):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
-        self._fit()
+        self._draw()
 
     def render_line(self, y: int) -> Strip:
         """Return a line of the screen."""
+        return self._lines[y] if y < len(self._lines) else Strip.blank(self.size.width, Style.null())
+
+    def _draw(self) -> None:
+        """Make the lines of the screen. The terminal gets those that have changed."""
+        names = (cell_len(printable(str(one.address))) for one in self.visible_rows)
+        longest = min(_MOST, max(names, default=0))
+        self._columns = fitting(self.size.width, len(self._view.servers), longest)
+        before, self._lines = self._lines, [self._line(y) for y in range(self.size.height)]
+        for y, line in enumerate(self._lines):
+            if y >= len(before) or line != before[y]:
+                self.refresh(Region(0, y, self.size.width, 1))
+
+    def _line(self, y: int) -> Strip:
         if y == 0:
             return self._strip([(column.title, "") for column, _ in self._columns], _HEAD)
         index = int(self.scroll_offset.y) + y - 1
         if index >= len(self._view.rows):
             text = self.empty if index == 0 else ""
-            return Strip([Segment(printable(text))]).adjust_cell_length(self.size.width)
+            return Strip([Segment(text, Style.null())]).adjust_cell_length(self.size.width, Style.null())
         seen = self._view.rows[index]
         latest = seen._replace(sample=seen.sampler.latest or seen.sample)  # it may be newer than the order
         lengths = self._view.trend(seen.address)
@@ -133,19 +146,10 @@ class QueueTable(ScrollView, can_focus=True):
     def _strip(self, cells: Sequence[tuple[str, str]], style: Style) -> Strip:
         segments = []
         for (text, color), (column, width) in zip(cells, self._columns, strict=True):
-            whole = cell_len(text)
-            if whole > width:
-                text = set_cell_size(text, max(0, width - 1)) + "…"  # noqa: PLW2901
-            elif column.right:
-                text = " " * (width - whole) + text  # noqa: PLW2901
-            segments.append(Segment(set_cell_size(text, width), Style.parse(color) + style))
-            segments.append(Segment("  ", style))
+            shown = shortened(text, width, end=column.title == "Queue")
+            shown = " " * (width - cell_len(shown)) + shown if column.right else set_cell_size(shown, width)
+            segments += [Segment(shown, Style.parse(color) + style), Segment("  ", style)]
         return Strip(segments).adjust_cell_length(self.size.width, style)
-
-    def _fit(self) -> None:
-        names: Any = (cell_len(printable(str(one.address))) for one in self.visible_rows)
-        longest = min(_MOST, max(names, default=0))
-        self._columns = fitting(self.size.width, len(self._view.servers), longest)
 
     def _show_cursor(self) -> None:
         """Scroll so that the cursor is on the screen."""
@@ -154,3 +158,14 @@ class QueueTable(ScrollView, can_focus=True):
             self.scroll_to(y=self._index, animate=False)
         elif self._index >= first + height:
             self.scroll_to(y=self._index - height + 1, animate=False)
+
+
+def shortened(text: str, width: int, *, end: bool) -> str:
+    """Return a text of at most so many cells. `end`: its end is kept, too: that of a path says most."""
+    if cell_len(text) <= width:
+        return text
+    kept = width // 2 if end else 0
+    tail = text[len(text) - kept :]
+    while cell_len(tail) > kept:
+        tail = tail[1:]
+    return set_cell_size(text, max(0, width - 1 - cell_len(tail))) + "…" * (width > 0) + tail

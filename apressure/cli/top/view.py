@@ -96,7 +96,7 @@ class View:
                 trends[one.address].add(one.sample.at, _length(one))
         self._trends = trends
         clients = {id(getattr(one.queue, "client", None)): one for one in self._all}  # most queues share one
-        self.servers = sorted(set(map(server_of, clients.values())) | set(self.monitor.finder.servers))
+        self.servers = sorted({*map(server_of, clients.values()), *self.monitor.finder.servers} - {""})
         self.arrange()
 
     def arrange(self) -> None:
@@ -140,7 +140,7 @@ class View:
 
     def heading(self) -> str:
         """Return where the queues are, and how they are shown, on a line."""
-        words = [" ".join(filter(None, self.servers)) or "directories", f"by {self.sort}"]
+        words = [" ".join(self.servers) or "directories", f"by {self.sort}"]
         if self.filter:
             words.append(f"filter {self.filter!r}")
         if self.left:
