@@ -36,6 +36,11 @@ class Finder:
         for client in self._clients.values():
             await client.aclose()
 
+    @property
+    def servers(self) -> list[str]:
+        """The servers that it has a client of, without passwords."""
+        return [str(client.server.address) for client in self._clients.values()]
+
     def read(self, address: str) -> QueueAddress:
         """Return what an address says.
 

@@ -142,7 +142,21 @@ class Monitor:
         ]
         return sorted(seen, key=lambda one: (-one.state.severity, str(one.address)))
 
+    @property
+    def known(self) -> int:
+        """How many queues it watches, those included that it has not looked at yet."""
+        return len(self._samplers)
+
+    @property
+    def searched(self) -> bool:
+        """Whether it has searched for all patterns."""
+        return all(pattern.searched for pattern, _ in self._patterns)
+
     def failures(self) -> list[str]:
         """Return why searches have failed, for people."""
         looked = ((pattern.name, sampler.latest) for pattern, sampler in self._patterns)
         return [f"{name}: {sample.error}" for name, sample in looked if sample is not None and sample.error]
+
+    def errors(self) -> list[Exception]:
+        """Return why searches have failed, as errors."""
+        return [pattern.error for pattern, _ in self._patterns if pattern.error is not None]

@@ -19,6 +19,9 @@ _REST: Final = 30.0
 _RESTS: Final = 20
 """A search that took so many seconds is followed by so many times as many without one."""
 
+_AT_A_TIME: Final = 50
+"""So many queues are opened before other tasks have their turn."""
+
 
 class Shown(Protocol):
     """What shows queues that were found."""
@@ -41,25 +44,31 @@ class QueuePattern:
     Attributes:
         name: The pattern without its server, whose URL may have a password.
         queues: The queues that were found.
+        error: What the latest search has failed with.
     """
 
     def __init__(self, pattern: str, shown: Shown, finder: Finder) -> None:
         self.name = str(finder.read_pattern(pattern)[0])
         self.queues: dict[QueueAddress, Any] = {}
+        self.error: Exception | None = None
         self._pattern = pattern
         self._shown = shown
         self._finder = finder
         self._next = -math.inf
-        self._error: Exception | None = None
         self._searching: asyncio.Task[None] | None = None
+
+    @property
+    def searched(self) -> bool:
+        """Whether a search has ended."""
+        return self._next > -math.inf
 
     async def statistics(self) -> object:
         """Begin to search, if it is time; raise what the latest search has failed with."""
         if self._searching is None and time.monotonic() >= self._next:
             self._searching = background.start(self.search(), "searching for queues")
             await asyncio.wait((self._searching,), timeout=1.0)  # most servers have few keys
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         return self
 
     async def search(self) -> None:
@@ -67,13 +76,13 @@ class QueuePattern:
         began = time.monotonic()
         try:
             found = set(await self._finder.find(self._pattern))
-            self._error = None
+            self.error = None
             await self._show(found)
         except Exception as error:  # noqa: BLE001 (it is shown as that of a look)
-            self._error = error
+            self.error = error
         finally:
             ended = time.monotonic()
-            rest = max(_REST, _RESTS * (ended - began)) if self._error is None else 0.0
+            rest = max(_REST, _RESTS * (ended - began)) if self.error is None else 0.0
             self._next, self._searching = ended + rest, None
 
     async def aclose(self) -> None:
@@ -86,7 +95,9 @@ class QueuePattern:
                 await queue.aclose()
 
     async def _show(self, found: set[QueueAddress]) -> None:
-        for address in found - self.queues.keys():
+        for number, address in enumerate(found - self.queues.keys()):
+            if number % _AT_A_TIME == 0:
+                await asyncio.sleep(0)
             with contextlib.suppress(ValueError):  # no name of a queue
                 self.queues[address] = self._finder.open(address)
                 self._shown.add(self.queues[address])

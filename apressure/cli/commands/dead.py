@@ -13,8 +13,11 @@ from apressure.cli.exits import UsageError
 from apressure.cli.options import Address, Common, check_source, option
 from apressure.cli.show import print_json, print_rows, printable, start_of
 from apressure.dead_letters import MOST_BYTES
+from apressure.exceptions import QueueDoesNotExistError
 from apressure.monitor.finding import Finder, bare_name
 from apressure.queue_addresses import Kind, QueueAddress
+
+COLUMNS: Final = ("id", "when", "attempts", "error", "item")
 
 _SUFFIXES: Final[dict[Kind, str]] = {"queue": ":dead", "files": ".dead"}
 """How the names of dead-letter queues end, where the kind has them; the others keep dead letters in the queue."""
@@ -62,6 +65,26 @@ def letters_of(address: QueueAddress, source: str | None = None) -> QueueAddress
     return address._replace(name=beside)
 
 
+def origin_of(address: QueueAddress) -> QueueAddress:
+    """Return the queue that a dead-letter queue belongs to, by its name; of any other queue itself."""
+    name = address.name.removesuffix(_SUFFIXES.get(address.kind, ""))
+    return address._replace(name=name) if name else address
+
+
+async def count(finder: Finder, opened: Any, address: QueueAddress, source: str | None = None) -> int:
+    """Return how many dead letters a queue has."""
+    letters = letters_of(address, source)
+    if letters is None:
+        found: int = (await opened.statistics()).dead_letters
+        return found
+    async with finder.open(letters) as dead_letters:
+        try:
+            found = await dead_letters.qsize()
+        except QueueDoesNotExistError:
+            return 0
+        return found
+
+
 async def check_name(finder: Finder, address: QueueAddress, source: str | None, command: str) -> None:
     """Raise if there are no dead letters since a name is wrong.
 
@@ -92,7 +115,7 @@ def show(letters: Sequence[DeadLetter[bytes]], *, as_json: bool) -> None:
     if as_json:
         print_json([as_dict(letter) for letter in letters])
     else:
-        print_rows(("id", "when", "attempts", "error", "item"), map(_cells, letters))
+        print_rows(COLUMNS, map(cells, letters))
 
 
 def as_dict(letter: DeadLetter[bytes]) -> dict[str, Any]:
@@ -108,7 +131,8 @@ def as_dict(letter: DeadLetter[bytes]) -> dict[str, Any]:
     }
 
 
-def _cells(letter: DeadLetter[bytes]) -> tuple[str, ...]:
+def cells(letter: DeadLetter[bytes]) -> tuple[str, ...]:
+    """Return what a table says of a dead letter, one text for each of `COLUMNS`."""
     return (
         letter.id,
         _time(letter) or "-",

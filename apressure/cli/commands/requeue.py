@@ -10,13 +10,13 @@ from typing import Annotated, Any, Final
 import typer
 
 from apressure.cli.asking import told
-from apressure.cli.commands.dead import Source, check_name, from_source, letters_of
+from apressure.cli.commands.dead import Source, check_name, count, from_source, letters_of
 from apressure.cli.exits import Exit, UsageError
 from apressure.cli.options import Address, Common, Most, Progress, Timeout, complain, option
 from apressure.cli.running import Remains, execute
 from apressure.cli.show import answer, printable
 from apressure.cli.streams.meter import Meter
-from apressure.exceptions import PressureError, QueueDoesNotExistError, QueueFullError, QueueInUseError
+from apressure.exceptions import PressureError, QueueFullError, QueueInUseError
 from apressure.monitor.finding import Finder, bare_name
 from apressure.queue_addresses import QueueAddress
 
@@ -82,15 +82,7 @@ def requeue(
 
 async def _count(finder: Finder, opened: Any, address: QueueAddress, source: str | None) -> int:
     """Return how many dead letters there are; without any, the names must be right."""
-    letters = letters_of(address, source)
-    if letters is None:
-        left: int = (await opened.statistics()).dead_letters
-    else:
-        async with finder.open(letters) as dead_letters:
-            try:
-                left = await dead_letters.qsize()
-            except QueueDoesNotExistError:
-                left = 0
+    left = await count(finder, opened, address, source)
     if not left:
         await check_name(finder, address, source, "requeue")
     return left
