@@ -21,6 +21,8 @@ from apressure.queue_addresses import QueueAddress
 
 _HEAD = Style(bold=True, underline=True)
 _CURSOR = Style(reverse=True)
+_DRAWN = ("Fill", "Trend")
+"""Columns that would say something else with their colors reversed."""
 _MOST = 60
 """Cells of a name that make its column wider."""
 
@@ -148,7 +150,8 @@ class QueueTable(ScrollView, can_focus=True):
         for (text, color), (column, width) in zip(cells, self._columns, strict=True):
             shown = shortened(text, width, end=column.title == "Queue")
             shown = " " * (width - cell_len(shown)) + shown if column.right else set_cell_size(shown, width)
-            segments += [Segment(shown, Style.parse(color) + style), Segment("  ", style)]
+            own = Style.null() if column.title in _DRAWN and style is _CURSOR else style
+            segments += [Segment(shown, Style.parse(color) + own), Segment("  ", style)]
         return Strip(segments).adjust_cell_length(self.size.width, style)
 
     def _show_cursor(self) -> None:
