@@ -7,7 +7,7 @@ import contextlib
 
 from apressure import AsyncQueue, OutcomeUnknownError, QueueClosedError, QueueFullError, ScheduleDoesNotExistError
 from apressure.core.occasions import Missed, Schedule
-from tests.simulation.crowd import USUAL, Crowd, Trouble
+from tests.simulation.crowd import BROKEN, USUAL, Crowd, Trouble
 from tests.simulation.ledger import check_left
 from tests.simulation.world import URL, Sim, connected, run
 
@@ -26,7 +26,7 @@ class Timetable:
     def __init__(self, sim: Sim) -> None:
         sim.server.state.watch(NAME, scheduled=True)
         self.sim = sim
-        kinds: tuple[tuple[Trouble, ...], ...] = (("reset",), USUAL, ("clock", *USUAL), ("failover", *USUAL))
+        kinds: tuple[tuple[Trouble, ...], ...] = (BROKEN, USUAL, ("clock", *USUAL), ("failover", *USUAL))
         self.troubles = kinds[sim.draw(4)]
         self.crowd = Crowd(sim, 1 + sim.seconds(2))
         missed: tuple[Missed, ...] = ("none", "one", "all", "all")
@@ -46,9 +46,9 @@ class Timetable:
                     for name, period, missed in self._schedules:
                         await queue.every(name, period, name.encode(), missed=missed)
                     while not await queue.closed():
+                        if sim.draw(2) and not self.ending:
+                            await self._change(queue)  # at the time of an occasion, which others put
                         pause = await queue.drive_schedules()
-                        if sim.draw(8) == 0 and not self.ending:
-                            await self._change(queue)
                         await asyncio.sleep(min(pause, (0.2, 1, 5)[sim.draw(3)]))
 
     def is_late(self, schedule: Schedule) -> bool:
@@ -58,15 +58,15 @@ class Timetable:
     async def _change(self, queue: AsyncQueue[bytes]) -> None:
         """Have an occasion more, or change something that others may change at the same time."""
         name, period, _ = self._schedules[self.sim.draw(len(self._schedules))]
-        match self.sim.draw(4):
+        match self.sim.draw(5):
             case 0:
                 with contextlib.suppress(QueueFullError, QueueClosedError):
                     await queue.run_schedule(name)
-            case 1:
+            case 1 | 2:
                 await queue.pause_schedule(name)
                 await asyncio.sleep(self.sim.seconds(2))
                 await queue.resume_schedule(name)
-            case 2:
+            case 3:
                 await queue.every(name, period, name.encode(), missed="all")
             case _:
                 await queue.resume_schedule(name)
