@@ -46,10 +46,11 @@ class Timetable:
                     for name, period, missed in self._schedules:
                         await queue.every(name, period, name.encode(), missed=missed)
                     while not await queue.closed():
-                        if sim.draw(2) and not self.ending:
+                        if sim.draw(4) == 0 and not self.ending:
                             await self._change(queue)  # at the time of an occasion, which others put
                         pause = await queue.drive_schedules()
-                        await asyncio.sleep(min(pause, (0.2, 1, 5)[sim.draw(3)]))
+                        # Sometimes it looks shortly before the next occasion.
+                        await asyncio.sleep(min(pause, (0.2, 1, 5, max(0, pause - 0.02))[sim.draw(4)]))
 
     def is_late(self, schedule: Schedule) -> bool:
         """Whether something is due, and has not been put."""
@@ -108,6 +109,9 @@ async def driven(sim: Sim) -> None:
         while await queue.bound() == 0 and any(map(timetable.is_late, await queue.schedules())):
             await asyncio.sleep(1)
         await queue.close()
+    await crowd.ended()
+    # A get that was cancelled may have given back what it had after the other consumers had ended.
+    crowd.add("consumer", timetable.consume)
     await crowd.ended()
     await check_left(sim, jobs=None)
 
