@@ -18,6 +18,7 @@ from tests import processes
 from tests.benchmarks import resources, spark
 from tests.benchmarks.plot import draw
 from tests.benchmarks.table import tables
+from tests.integration.commands import environment, running, stop
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "docs" / "benchmarks"
@@ -37,6 +38,22 @@ def test_the_code_in_the_readme_runs_as_it_is(tmp_path: Path) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (tmp_path / "readme.py").write_text(block)
     assert run("readme.py", cwd=tmp_path).splitlines() == [str(b"order %d" % n) for n in range(10)]
+
+
+def test_the_worker_in_the_readme_runs_as_it_is(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text()
+    (module,) = re.findall(r'```python title="app.py"\n(.*?)```', text, re.DOTALL)
+    (shell,) = re.findall(r"```sh\n(export .*?)```", text, re.DOTALL)
+    (tmp_path / "app.py").write_text(module)
+    assert "=embedded:///tmp/shop " in shell
+    program = f"{sys.executable} -m apressure"
+    # The shell becomes the worker, so that Ctrl-C reaches it.
+    commands = shell.replace("/tmp/shop", f"{tmp_path}/shop").replace("\napressure worker", f"\nexec {program} worker")
+    command = ["bash", "-euc", f'apressure() {{ {program} "$@"; }}\n{commands}']
+    with running(command, cwd=tmp_path, env=environment()) as process:
+        assert process.stdout is not None
+        assert sorted(process.stdout.readline() for _ in range(2)) == [b"bill for 1 apple\n", b"bill for 3 pears\n"]
+        assert stop(process) == (0, b"orders: 2 handled, 0 failed\n", b"")
 
 
 def test_the_readme_is_short() -> None:

@@ -10,11 +10,13 @@ from apressure import QueueClosedError
 from tests.simulation.ledger import Ledger
 from tests.simulation.world import Sim
 
-Trouble = Literal["crash", "stop", "block", "reset", "cancel", "failover", "restart", "clock"]
+Trouble = Literal["crash", "stop", "block", "reset", "reply", "cancel", "failover", "restart", "clock"]
 
 When = Callable[[list[bytes]], dict[str, Any]]
 
 USUAL: Final[tuple[Trouble, ...]] = ("crash", "crash", "stop", "stop", "block", "reset", "cancel")
+BROKEN: Final[tuple[Trouble, ...]] = ("reset", "reply", "reply", "reply")
+"""Connections break, most of them when a step is done and its reply is lost: then the client sends the step again."""
 
 
 async def put_those(queue: Any, messages: Sequence[bytes], noted: set[bytes], **terms: Any) -> bool:
@@ -71,6 +73,8 @@ class Crowd:
             sim.restart()
         elif what == "clock":
             sim.set_clock(sim.seconds(4 * self.lease) - 2 * self.lease)
+        elif what == "reply":
+            sim.lose_reply(name)
         elif what == "reset" or (what in {"crash", "cancel"} and name.startswith(spared)):
             sim.reset(name)
         elif what == "crash":

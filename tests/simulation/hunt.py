@@ -39,7 +39,7 @@ TESTS: Final[dict[str, tuple[Work, int]]] = {
     "test_by_steps": (test_puts.by_steps, 2),
     "test_delays": (test_delays.at_its_time, 5),
     "test_dedup": (test_dedup.once, 8),
-    "test_schedules": (test_schedules.driven, 3),
+    "test_schedules": (test_schedules.driven, 5),
     "test_limits": (test_limits.limited, 6),
     "test_limits_and_failovers": (test_limits.taken_over, 2),
     "test_expiry": (test_expiry.perishing, 4),

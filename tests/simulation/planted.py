@@ -152,7 +152,7 @@ FAULTS: Final = (
         "pressure/engine/lua/delay.lua",
         "if before then return before end\n",
         "",
-        "came as attempt|after it was acknowledged",
+        "came as attempt|after it was acknowledged|before its time",
     ),
     Fault(
         "what is due stays delayed, too",

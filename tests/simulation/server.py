@@ -41,6 +41,7 @@ class Server:
         elections: How often a replica has taken over, or the server has started again. Connections to the server before
             it are dead.
         ahead: How many seconds the server's clock is ahead of the others.
+        after_script: What happens as soon as the next script of a process has run, by the process.
     """
 
     def __init__(self, dice: Dice) -> None:
@@ -50,6 +51,7 @@ class Server:
         self.over = False
         self.elections = 0
         self.ahead = 0.0
+        self.after_script: dict[str, Callable[[], None]] = {}
         self._blocked: list[_Socket] = []
         """The connections that wait for a list, the longest first."""
         self._replica: dict[bytes, Any] | None = None
@@ -126,6 +128,9 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._socket.sendall(data)
+        waiting = self._server.after_script
+        if waiting and b"EVAL" in data:
+            waiting.pop(getattr(self._transport._peer.owner, "name", ""), lambda: None)()
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._server.over:

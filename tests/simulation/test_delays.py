@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from apressure import AsyncQueue, Backoff, Delivery, LeaseLostError, OutcomeUnknownError, QueueClosedError, Retry, serve
-from tests.simulation.crowd import USUAL, Crowd, Trouble
+from tests.simulation.crowd import BROKEN, USUAL, Crowd, Trouble
 from tests.simulation.ledger import Ledger, check_left
 from tests.simulation.world import URL, Sim, connected, run
 
@@ -26,10 +26,9 @@ class Later:
         sim.server.state.watch(NAME)
         self.sim = sim
         self.ledger = Ledger()
-        self.troubles: tuple[Trouble, ...] = (("reset",), USUAL, USUAL, ("clock", "clock", "clock", *USUAL))[
-            sim.draw(4)
-        ]
-        self.ledger.exact = self.troubles == ("reset",)
+        kinds: tuple[tuple[Trouble, ...], ...] = (BROKEN, USUAL, (*BROKEN, *USUAL), ("clock", "clock", "clock", *USUAL))
+        self.troubles = kinds[sim.draw(4)]
+        self.ledger.exact = self.troubles == BROKEN
         self.ledger.timely = "clock" not in self.troubles
         self.crowd = Crowd(sim, 1 + sim.seconds(2))
         self.consume = (self._deliver, self._serve, self._get)[sim.draw(3)]
@@ -45,7 +44,7 @@ class Later:
 
     def _when(self, messages: list[bytes]) -> dict[str, Any]:
         sim = self.sim
-        delay = (0.0, 0.05, sim.seconds(1), sim.seconds(8))[sim.draw(4)]
+        delay = (0.0, 0.01, sim.seconds(1), sim.seconds(8))[sim.draw(4)]
         if not delay:
             return {}
         moment = time.time() + delay

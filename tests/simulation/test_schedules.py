@@ -7,7 +7,7 @@ import contextlib
 
 from apressure import AsyncQueue, OutcomeUnknownError, QueueClosedError, QueueFullError, ScheduleDoesNotExistError
 from apressure.core.occasions import Missed, Schedule
-from tests.simulation.crowd import USUAL, Crowd, Trouble
+from tests.simulation.crowd import BROKEN, USUAL, Crowd, Trouble
 from tests.simulation.ledger import check_left
 from tests.simulation.world import URL, Sim, connected, run
 
@@ -26,7 +26,7 @@ class Timetable:
     def __init__(self, sim: Sim) -> None:
         sim.server.state.watch(NAME, scheduled=True)
         self.sim = sim
-        kinds: tuple[tuple[Trouble, ...], ...] = (("reset",), USUAL, ("clock", *USUAL), ("failover", *USUAL))
+        kinds: tuple[tuple[Trouble, ...], ...] = (BROKEN, USUAL, ("clock", *USUAL), ("failover", *USUAL))
         self.troubles = kinds[sim.draw(4)]
         self.crowd = Crowd(sim, 1 + sim.seconds(2))
         missed: tuple[Missed, ...] = ("none", "one", "all", "all")
@@ -46,10 +46,11 @@ class Timetable:
                     for name, period, missed in self._schedules:
                         await queue.every(name, period, name.encode(), missed=missed)
                     while not await queue.closed():
+                        if sim.draw(4) == 0 and not self.ending:
+                            await self._change(queue)  # at the time of an occasion, which others put
                         pause = await queue.drive_schedules()
-                        if sim.draw(8) == 0 and not self.ending:
-                            await self._change(queue)
-                        await asyncio.sleep(min(pause, (0.2, 1, 5)[sim.draw(3)]))
+                        # Sometimes it looks shortly before the next occasion.
+                        await asyncio.sleep(min(pause, (0.2, 1, 5, max(0, pause - 0.02))[sim.draw(4)]))
 
     def is_late(self, schedule: Schedule) -> bool:
         """Whether something is due, and has not been put."""
@@ -58,15 +59,15 @@ class Timetable:
     async def _change(self, queue: AsyncQueue[bytes]) -> None:
         """Have an occasion more, or change something that others may change at the same time."""
         name, period, _ = self._schedules[self.sim.draw(len(self._schedules))]
-        match self.sim.draw(4):
+        match self.sim.draw(5):
             case 0:
                 with contextlib.suppress(QueueFullError, QueueClosedError):
                     await queue.run_schedule(name)
-            case 1:
+            case 1 | 2:
                 await queue.pause_schedule(name)
                 await asyncio.sleep(self.sim.seconds(2))
                 await queue.resume_schedule(name)
-            case 2:
+            case 3:
                 await queue.every(name, period, name.encode(), missed="all")
             case _:
                 await queue.resume_schedule(name)
@@ -108,6 +109,9 @@ async def driven(sim: Sim) -> None:
         while await queue.bound() == 0 and any(map(timetable.is_late, await queue.schedules())):
             await asyncio.sleep(1)
         await queue.close()
+    await crowd.ended()
+    # A get that was cancelled may have given back what it had after the other consumers had ended.
+    crowd.add("consumer", timetable.consume)
     await crowd.ended()
     await check_left(sim, jobs=None)
 

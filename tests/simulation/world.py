@@ -95,6 +95,10 @@ class Sim:
         for host in self._hosts(name):
             self._world.net.reset_connections(host, self._home)
 
+    def lose_reply(self, name: str) -> None:
+        """Break all connections of a process as soon as its next script has run: the script is sent again."""
+        self.server.after_script[name] = lambda: self.reset(name)
+
     async def stop(self, name: str, seconds: float, threads: bool = True) -> None:
         """Have a process stand still; without `threads` only its event loop, as if a handler blocked it."""
         self._note("processes stopped" if threads else "event loops blocked")
