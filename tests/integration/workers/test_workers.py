@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -33,6 +31,11 @@ pytestmark = pytest.mark.leaves_keys
 on_valkey = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
 KINDS: dict[str, Callable[..., Any]] = {"AsyncQueue": AsyncQueue, "EventQueue": EventQueue, "TaskQueue": TaskQueue}
+KEYS = {
+    "AsyncQueue": "apressure:__pressure__:jobs:workers",
+    "EventQueue": "apressure:queue:{jobs}:workers",
+    "TaskQueue": "apressure:blueque:workers:jobs",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -103,19 +106,15 @@ async def test_a_service_that_is_killed_is_not_seen_any_more_when_its_registrati
         await in_time(asyncio.wait((service,)))
 
 
-async def test_the_workers_of_a_server_that_restarts_are_seen_again(
-    kind: str, make_server: Callable[..., EmbeddedServer], tmp_path: Path
-) -> None:
-    own = make_server("valkey", directory=tmp_path, config={"appendonly": True, "appendfsync": "always"})
+async def test_the_workers_of_a_server_that_restarts_are_seen_again(kind: str, own: EmbeddedServer) -> None:
     async with KINDS[kind]("jobs", url=own.url) as queue, KINDS[kind]("jobs", url=own.url) as working:
         await queue.create()
-        service = asyncio.ensure_future(serve(nothing, working, signals=(), create=True, shared=True))
+        service = asyncio.ensure_future(serve(nothing, working, signals=(), shared=True))
         await seen(queue)
-        os.kill(own.pid, signal.SIGKILL)
-        await eventually(lambda: not own.running)
+        own.stop()  # it keeps the queue: a service whose queue is gone ends
         own.start()
         with admin(own) as db:
-            db.delete(key_of(db))
+            db.delete(KEYS[kind])
         (worker,) = await seen(queue)
         assert await queue.drain(worker.id) == 1
         assert (await in_time(service)).drained
@@ -161,7 +160,7 @@ HOSTILE: dict[str, bytes] = {
 @on_valkey
 @pytest.mark.parametrize("what", HOSTILE)
 async def test_a_record_that_others_have_written_is_left_out(what: str, url: str, db: redis.Redis) -> None:
-    key, now = "apressure:__pressure__:jobs:workers", int(time.time() * 1000)
+    key, now = KEYS["AsyncQueue"], int(time.time() * 1000)
     value = HOSTILE[what]
     async with AsyncQueue("jobs", url=url) as queue:
         await queue.create()

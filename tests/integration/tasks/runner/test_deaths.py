@@ -21,6 +21,9 @@ from apressure.tasks.nodes.orphans import Orphans
 from tests.integration.commands import PATIENCE, ended, environment, running
 from tests.integration.tasks.runner.jobs import LONG, Jobs, runner
 
+BY_SIGNAL = b"signal=<Signals.SIGTERM: 15>, drained=False)\n"
+"""How a Runner ends that was not drained by an operator, but by a signal."""
+
 
 async def test_a_drained_queue_ends_the_runner(jobs: Jobs) -> None:
     await jobs.queue.create()
@@ -68,7 +71,10 @@ async def test_the_first_signal_lets_tasks_finish(jobs: Jobs) -> None:
         await asyncio.sleep(0.2)
         (jobs.folder / "go").touch()
         code, output, _ = ended(process)
-    assert (code, output) == (0, b"Ran(complete=1, failed=0, given_back=0, lost=0, signal=<Signals.SIGTERM: 15>)\n")
+    assert (code, output) == (
+        0,
+        b"Ran(complete=1, failed=0, given_back=0, lost=0, signal=<Signals.SIGTERM: 15>, drained=False)\n",
+    )
     assert [(await jobs.task(one)).status for one in (first, second)] == ["complete", "pending"]
 
 
@@ -83,7 +89,10 @@ async def test_after_a_while_tasks_are_ended_and_given_back(jobs: Jobs, how: str
             await asyncio.sleep(0.5)
             process.send_signal(signal.SIGTERM)
         code, output, _ = ended(process)
-    assert (code, output) == (0, b"Ran(complete=0, failed=0, given_back=1, lost=0, signal=<Signals.SIGTERM: 15>)\n")
+    assert (code, output) == (
+        0,
+        b"Ran(complete=0, failed=0, given_back=1, lost=0, signal=<Signals.SIGTERM: 15>, drained=False)\n",
+    )
     task = await jobs.task(task_id)
     assert (task.status, task.attempts) == ("pending", 0)
     assert not jobs.alive()
@@ -210,7 +219,10 @@ async def test_a_runner_that_stands_still_loses_its_task_after_its_command_was_k
             process.send_signal(signal.SIGTERM)
             code, output, _ = ended(process)
     assert (task.status, task.attempts, (jobs.folder / "both").exists()) == ("complete", 2, False)
-    assert (code, output) == (0, b"Ran(complete=0, failed=0, given_back=0, lost=1, signal=<Signals.SIGTERM: 15>)\n")
+    assert (code, output) == (
+        0,
+        b"Ran(complete=0, failed=0, given_back=0, lost=1, signal=<Signals.SIGTERM: 15>, drained=False)\n",
+    )
     assert (await jobs.task(task_id)).fields == task.fields
     complete = await jobs.client.connection.ask(b"LRANGE", b"blueque_complete_tasks_jobs", 0, -1)
     assert complete == [task_id.encode()]
