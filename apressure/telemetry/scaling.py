@@ -136,7 +136,7 @@ class Scaler:
             statistics: The queue's snapshot; None if it does not exist.
         """
         found = [each for each in getattr(statistics, "workers", ()) if each.kind != "spark"]
-        mean = self._durations.mean(now, found)
+        mean = self._durations.mean(now, (each for each in found if each.kind != "consumer"))  # it has no handler
         present = [worker for worker in found if not worker.draining]
         workers = len({worker.id for worker in present})
         if at_a_time := sum(worker.concurrency for worker in present if worker.concurrency):

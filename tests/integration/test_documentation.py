@@ -73,7 +73,7 @@ def test_the_examples_show_what_they_promise() -> None:
     assert "worked off 19" in run(str(ROOT / "examples" / "two_processes.py"))
     assert run(str(ROOT / "examples" / "service.py")).splitlines()[-2:] == [
         "order 3 is done, at attempt 2",
-        "Served(handled=10, failed=1, signal=None)",
+        "Served(handled=10, failed=1, signal=None, drained=False)",
     ]
     assert run(str(ROOT / "examples" / "pipe.py")).splitlines()[-1] == "question has 8 letters"
     assert run(str(ROOT / "examples" / "synchronous.py")).splitlines() == [f"order {number}" for number in range(5)]

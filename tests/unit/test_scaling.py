@@ -170,6 +170,8 @@ def test_who_counts_as_a_worker() -> None:
     known = worker("a", 10, 10.0, concurrency=1)
     assert wanted(queue(300, 0, known)) == 5
     assert wanted(queue(300, 0, known, worker("b", 10**6, 0.0, kind="spark"))) == 5
+    # A consumer counts what it has received, and has no handler that takes time.
+    assert wanted(queue(300, 0, known, worker("b", 10**6, 0.0, concurrency=0, kind="consumer"))) == 5
     need = Scaler(Scaling()).need(0.0, queue(300, 0, known, worker("b", 10, 10.0, draining=True)))
     assert need.workers == 1
     assert wanted(queue(300, 0, dataclasses.replace(known, concurrency=0))) == 5  # no limit is no number
