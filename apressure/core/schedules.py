@@ -6,9 +6,11 @@ step, if the record is still the one that it has read. So each occasion is put o
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 from abc import abstractmethod
+from collections.abc import Coroutine
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from apressure import exceptions as errors
@@ -22,6 +24,7 @@ from apressure.core.workers import Beside
 from apressure.items import Items
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 logger = logging.getLogger("apressure")
 
@@ -258,6 +261,11 @@ class Schedules(Administration, Generic[T]):
             return (await self._schedules.beside())._asdict()
         except UNAVAILABLE:
             return {}
+
+    async def _with_beside(self, look: Coroutine[Any, Any, S]) -> tuple[S, dict[str, Any]]:
+        """Return what a look at the queue tells, and what is kept beside it: both go to the server together."""
+        looked, beside = await asyncio.gather(look, self._kept_beside())
+        return looked, beside
 
     async def _check_exists(self) -> None:
         """Raise an error if the queue does not exist, where a put would. A kind that has such a rule says so."""

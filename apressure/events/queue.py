@@ -252,7 +252,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
             QueueDoesNotExistError: This object has created the queue, and it was deleted.
             ServerError: A key of the queue has a value that is not a queue's.
         """
-        status: Status = await self._existing(self._driver.count)
+        status, beside = await self._with_beside(self._existing(self._driver.count))
         driver = self._driver
         return EventQueueStatistics(
             **figures(self.name, status, driver.waiting, driver.waits.blocked, driver.counts.fields()),
@@ -261,7 +261,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
             dead_letters=status.dead,
             next_expiry=seconds_of(status.due),
             late_renewals=self.client.renewer.late[self.name],
-            **await self._kept_beside(),
+            **beside,
         )
 
     async def mover(self, destination: Any) -> Mover:

@@ -89,7 +89,7 @@ class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic
 
         engine = self._engine
         engine.check()
-        snapshot = await engine.inspect()
+        snapshot, beside = await self._with_beside(engine.inspect())
         putters, receivers = engine.waiting
         return from_snapshot(
             self.name,
@@ -98,7 +98,7 @@ class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic
             waiting_receivers=receivers,
             blocked=engine.waits.blocked.seconds(),
             late_renewals=self.client.renewer.late[self.name],
-            **await self._kept_beside(),
+            **beside,
             **engine.counts.fields(),
         )
 

@@ -130,7 +130,7 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
             QueueDoesNotExistError: This object has created the queue, and it was deleted.
             ServerError: A key of the queue has a value that is not a queue's.
         """
-        status: Status = await self._existing()
+        status, beside = await self._with_beside(self._existing())
         putting = sum(lane.waiting for lane in (self._puts, self._once, self._asks))
         waiting = putting, self._reservations.waiting
         return TaskStatistics(
@@ -143,7 +143,7 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
             consumers=status.listeners,
             next_expiry=seconds_of(status.due),
             late_renewals=self.client.renewer.late[self.name],
-            **await self._kept_beside(),
+            **beside,
         )
 
     # What nodes need.
