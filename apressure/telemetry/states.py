@@ -90,9 +90,10 @@ def _states(now: float, statistics: Any, schedules: Any) -> Iterator[State]:
         yield State("held", Severity.WARNING, f"held until {clock(now + limits.held_for, now)}")
     if bound and statistics.length + delayed >= bound:
         yield State("full", Severity.WARNING, "full")
-    if statistics.length and not paused and consumers_of(statistics) == 0:
+    of_dead_letters = getattr(statistics, "name", "").endswith((":dead", ".dead"))  # of an AsyncQueue, or a directory
+    if statistics.length and not paused and not of_dead_letters and consumers_of(statistics) == 0:
         yield State("unconsumed", Severity.WARNING, "no consumer")
-    if letters := getattr(statistics, "dead_letters", 0):
+    if letters := statistics.length if of_dead_letters else getattr(statistics, "dead_letters", 0):
         yield State("dead_letters", Severity.WARNING, f"{letters:,} dead letter{'s' * (letters != 1)}")
     for schedule in schedules:
         if schedule.next is not None and not schedule.paused and schedule.next < now - _LATE:

@@ -63,6 +63,7 @@ def texts(states: Any) -> list[str]:
         (statistics(closed=True), ["closed"]),
         (statistics(closed=True, length=3, in_flight=1200), ["closed, 1,203 left"]),
         (statistics(dead_letters=1), ["1 dead letter"]),
+        (statistics(name="orders:dead", length=3, consumers=0), ["3 dead letters"]),
         (statistics(dead_letters=1200), ["1,200 dead letters"]),
         (statistics(limits=Limits(rate=Rate(3, 1.0))), ["limited"]),
         (None, ["does not exist"]),

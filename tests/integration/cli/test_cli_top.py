@@ -264,6 +264,7 @@ async def test_it_follows_the_size_of_the_terminal_and_the_cursor_its_queue(url:
             await queue.delete()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", ["valkey"], indirect=True)
 async def test_a_server_that_is_away_is_said_and_comes_back(own: EmbeddedServer, server: object) -> None:
     own.start()
@@ -397,6 +398,7 @@ def test_a_terminal_that_cannot_move_its_cursor(cli: Commands) -> None:
         assert b"\x1b[" not in shown.shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", ["valkey"], indirect=True)
 def test_a_server_that_is_started_again_at_a_terminal(own: EmbeddedServer, server: object) -> None:
     own.start()
@@ -426,6 +428,7 @@ def test_other_commands_load_no_textual(cli: Commands) -> None:
     assert done.stdout.splitlines()[-1] == b"False"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", ["valkey"], indirect=True)
 async def test_what_is_wrong_with_a_page_is_on_it(own: EmbeddedServer, server: object) -> None:
     own.start()
