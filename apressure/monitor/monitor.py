@@ -43,6 +43,12 @@ class Seen(NamedTuple):
         """What matters most."""
         return self.sample.states[0]
 
+    @property
+    def server(self) -> str:
+        """Where it is, without a password; "" for a directory."""
+        client = getattr(self.queue, "client", None)
+        return "" if client is None else str(client.server.address)
+
 
 class Monitor:
     """Watches queues of any kind, on any number of servers and in directories, while the block is open.
@@ -76,14 +82,17 @@ class Monitor:
         self._patterns: list[tuple[QueuePattern, Sampler]] = []
         self._samplers: dict[int, Sampler] = {}
         self._recorder = Recorder(self.reader, writes=history)
+        self._urls: set[str | None] = {None, url}
         self._running: asyncio.Task[None] | None = None
         self._stack = contextlib.AsyncExitStack()
         for queue in queues or ("*",):
             if any(sign in queue for sign in "*?["):
                 pattern = QueuePattern(queue, self, self.finder)
                 self._patterns.append((pattern, self.reader.add(pattern)))
+                self._urls.update(address.url for address in self.finder.read_pattern(queue))
             else:
-                self._named[self.finder.read(queue)] = None
+                self._named[address := self.finder.read(queue)] = None
+                self._urls.add(address.url)
 
     async def __aenter__(self) -> Self:
         """Begin to watch."""
@@ -135,11 +144,7 @@ class Monitor:
         found = dict(self._named)
         for pattern, _ in self._patterns:
             found.update(pattern.queues)
-        seen = [
-            Seen(address, queue, sampler, sampler.latest)
-            for address, queue in found.items()
-            if (sampler := self._samplers.get(id(queue))) is not None and sampler.latest is not None
-        ]
+        seen = filter(None, (self._seen(address, queue) for address, queue in found.items()))
         return sorted(seen, key=lambda one: (-one.state.severity, str(one.address)))
 
     @property
@@ -151,6 +156,24 @@ class Monitor:
     def searched(self) -> bool:
         """Whether it has searched for all patterns."""
         return all(pattern.searched for pattern, _ in self._patterns)
+
+    def find(self, address: QueueAddress, server: str = "") -> Seen | None:
+        """Return what it knows of a queue; None of one that it has not looked at.
+
+        Args:
+            address: The queue; its URL does not matter.
+            server: The `server` of what is returned; "" for any.
+        """
+        places = [address._replace(url=url) for url in self._urls]
+        for queues in (self._named, *(pattern.queues for pattern, _ in self._patterns)):
+            for place in places:
+                if place in queues and (seen := self._seen(place, queues[place])) and server in ("", seen.server):
+                    return seen
+        return None
+
+    def _seen(self, address: QueueAddress, queue: Any) -> Seen | None:
+        sampler = self._samplers.get(id(queue))
+        return None if sampler is None or sampler.latest is None else Seen(address, queue, sampler, sampler.latest)
 
     def failures(self) -> list[str]:
         """Return why searches have failed, for people."""
