@@ -65,6 +65,11 @@ def printable(text: str) -> str:
     return text if text.isprintable() else ascii(text)[1:-1]
 
 
+def escaped(text: str) -> str:
+    """Return a text with control characters made visible, for people; other characters stay as they are."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 class Limit:
     """Lets through so many records of one kind in 10 s, so that a storm of redeliveries does not become one of logs.
 

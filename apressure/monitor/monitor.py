@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
@@ -82,17 +83,17 @@ class Monitor:
         self._patterns: list[tuple[QueuePattern, Sampler]] = []
         self._samplers: dict[int, Sampler] = {}
         self._recorder = Recorder(self.reader, writes=history)
-        self._urls: set[str | None] = {None, url}
+        self._urls: set[str | None] = set()
         self._running: asyncio.Task[None] | None = None
         self._stack = contextlib.AsyncExitStack()
         for queue in queues or ("*",):
             if any(sign in queue for sign in "*?["):
                 pattern = QueuePattern(queue, self, self.finder)
                 self._patterns.append((pattern, self.reader.add(pattern)))
-                self._urls.update(address.url for address in self.finder.read_pattern(queue))
+                self._note_urls(self.finder.read_pattern(queue))
             else:
                 self._named[address := self.finder.read(queue)] = None
-                self._urls.add(address.url)
+                self._note_urls([address])
 
     async def __aenter__(self) -> Self:
         """Begin to watch."""
@@ -164,12 +165,20 @@ class Monitor:
             address: The queue; its URL does not matter.
             server: The `server` of what is returned; "" for any.
         """
-        places = [address._replace(url=url) for url in self._urls]
+        places = [address._replace(url=url) for url in {None, *self._urls}]
         for queues in (self._named, *(pattern.queues for pattern, _ in self._patterns)):
             for place in places:
                 if place in queues and (seen := self._seen(place, queues[place])) and server in ("", seen.server):
                     return seen
         return None
+
+    @property
+    def many_servers(self) -> bool:
+        """Whether it watches queues of several servers: then an address alone does not say which queue it is."""
+        return len(self._urls) > 1
+
+    def _note_urls(self, addresses: Iterable[QueueAddress]) -> None:
+        self._urls.update(address.url for address in addresses if address.kind != "files")
 
     def _seen(self, address: QueueAddress, queue: Any) -> Seen | None:
         sampler = self._samplers.get(id(queue))
