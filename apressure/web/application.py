@@ -145,7 +145,7 @@ class _Application:
             if not self._running:
                 text = "The page was not started: run its lifespan with page.router.lifespan_context(page).\n"
                 return PlainTextResponse(text, 503)
-            asked = Asked(request, self._monitor, self._bodies)
+            asked = Asked(request, self._monitor, self._live, self._bodies)
             try:
                 async with asyncio.timeout(_PATIENCE):
                     page = await view(asked)

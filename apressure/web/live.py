@@ -1,14 +1,15 @@
-"""What open pages need: a stream that says when there is something new, and that what they show is looked at first."""
+"""What open pages need: a list of queues, a stream that says when there is something new, looks that come first."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
 from apressure.concurrency import background
-from apressure.monitor.monitor import Monitor
+from apressure.monitor.monitor import Monitor, Seen
 from apressure.telemetry.sampler import Sampler
 
 MOST: Final = 100
@@ -16,6 +17,9 @@ MOST: Final = 100
 
 LASTS: Final = 30.0
 """Seconds after which a stream ends, and the browser opens another one: then it shows that it may."""
+
+_LISTED: Final = 1.0
+"""Seconds for which a list of all queues is used again: with ten thousand queues, sorting them takes a while."""
 
 _STAYS: Final = 15.0
 """Seconds for which a page counts as seen after it was loaded; one that is open is loaded again before."""
@@ -31,6 +35,7 @@ class Live:
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
         self._seen: dict[Sampler, float] = {}
+        self._list: tuple[float, list[Seen]] = -math.inf, []
         self._streams = 0
         self._version = 0
         self._task: asyncio.Task[None] | None = None
@@ -44,6 +49,14 @@ class Live:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
+
+    def queues(self) -> list[Seen]:
+        """Return the queues, those that need somebody first, as of a moment ago."""
+        at, found = self._list
+        if time.monotonic() - at >= min(_LISTED, self._monitor.reader.interval):
+            found = self._monitor.seen()
+            self._list = time.monotonic(), found
+        return found
 
     def see(self, samplers: Iterable[Sampler]) -> None:
         """Have these looked at first for a while: somebody sees them."""

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from apressure import queue_addresses
 from apressure.monitor.monitor import Monitor, Seen
 from apressure.web.bodies import Bodies
+from apressure.web.live import Live
 
 
 class NoSuchPageError(Exception):
@@ -25,11 +26,13 @@ class Asked:
     Attributes:
         request: The request.
         monitor: Watches the queues.
+        live: Has the list of them.
         bodies: What of messages is shown.
     """
 
     request: Request
     monitor: Monitor
+    live: Live
     bodies: Bodies
 
     @cached_property

@@ -30,7 +30,7 @@ _SPANS: Final = {"1": 60, "24": 1440}
 
 async def overview(asked: Asked) -> Page:
     """All queues: those that need somebody first."""
-    seen = asked.monitor.seen()
+    seen = asked.live.queues()
     wanted, sort = asked.text("filter"), asked.text("sort")
     chosen = [one for one in seen if _matches(one, wanted.casefold())] if wanted else seen
     if sort in _SORTS:
@@ -84,7 +84,7 @@ async def doctor(asked: Asked) -> Page:
 
 async def workers(asked: Asked) -> Page:
     """The workers of all queues."""
-    rows = [{**queue_of(asked, one), **worker} for one in asked.monitor.seen() for worker in workers_of(one)]
+    rows = [{**queue_of(asked, one), **worker} for one in asked.live.queues() for worker in workers_of(one)]
     shown, more = _paged(asked, rows)
     return Page("workers.html", "Workers", {"workers": shown, **more})
 
@@ -93,7 +93,7 @@ async def schedules(asked: Asked) -> Page:
     """The schedules of all queues."""
     rows = [
         {**queue_of(asked, one), "schedule": schedule_of(schedule)}
-        for one in asked.monitor.seen()
+        for one in asked.live.queues()
         for schedule in one.sample.schedules
     ]
     rows.sort(key=lambda row: row["schedule"]["next"] or math.inf)

@@ -176,7 +176,7 @@ def all_pages(chromium: WebDriver, base: str) -> list[str]:
     pages = [base, f"{base}workers", f"{base}schedules", f"{base}nonsense"]
     for link in links(chromium, "/queue?"):
         chromium.get(link)
-        pages += [link, *(view for view in links(chromium, "/queue/") if "/messages" not in view)]
+        pages += [link, *links(chromium, "/queue/")]
     return pages
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import re
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import pytest
 from apressure import AsyncQueue, Client, EventQueue, FileQueue, QueueClosedError, TaskQueue
 from apressure.core.history import Minute
 from apressure.embedded import EmbeddedServer
+from apressure.web.rendering import url_of
 from tests.integration.web.conftest import OpenPage, shown, until
 
 pytestmark = [
@@ -53,7 +52,7 @@ async def test_queues_of_every_kind_are_shown_with_all_their_views(
         answer = await page.get(link)
         assert answer.status_code == 200
         for view in links(answer, "/queue/"):
-            if "missing" not in view and "/messages" not in view:
+            if "missing" not in view:
                 assert (await page.get(view)).status_code == 200, view
                 assert (await page.get(f"{view}&format=json")).json()["address"] in found
 
@@ -84,11 +83,10 @@ async def test_the_links_of_a_queue_survive_any_name(open_page: OpenPage, client
     found = (await page.get(f"{link}&format=json")).json()
     assert found["address"] == f"events:{name}"
     for view in links(await page.get(link), "/queue/"):
-        if "/messages" not in view:
-            answer = await page.get(view)
-            assert answer.status_code == 200
-            assert "<script>alert" not in answer.text
-            assert "<img" not in answer.text
+        answer = await page.get(view)
+        assert answer.status_code == 200
+        assert "<script>alert" not in answer.text
+        assert "<img" not in answer.text
 
 
 async def test_the_overview_is_filtered_sorted_and_paged(open_page: OpenPage, client: Client) -> None:
@@ -126,86 +124,64 @@ async def test_a_queue_has_charts_of_what_was_seen(open_page: OpenPage, client: 
     assert len((await page.get("/queue?at=orders&hours=24&format=json")).json()["minutes"]) == 3
 
 
-@dataclasses.dataclass
-class Message:
-    raw: bytes
-    id: str | None = None
-    attempts: int | None = 3
-    holder: str | None = "worker <7>"
-    since: datetime | None = datetime(2030, 1, 31, 12, tzinfo=UTC)
-    due: datetime | None = None
-    key: str | None = "customer-7"
-    error: str = ""
-
-    @property
-    def size(self) -> int:
-        return len(self.raw)
-
-
-@dataclasses.dataclass
-class MessagePage:
-    messages: tuple[Message, ...]
-    cursor: str | None
-    total: int
-
-
-@pytest.fixture
-def browsed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What queues were asked for. They answer with two messages, and two more pages."""
-    asked: list[dict[str, Any]] = []
-
-    async def browse(_: object, place: str = "waiting", **options: Any) -> MessagePage:
-        asked.append({"place": place, **options})
-        if options["cursor"] == "bad":
-            raise ValueError("cursor must be that of a page of this queue")
-        return MessagePage((Message(b'{"card": "<4711>", "n": 1}'), Message(b"\xff\x00")), "next&1", 12_345)
-
-    monkeypatch.setattr(AsyncQueue, "browse", browse, raising=False)
-    return asked
-
-
-async def test_messages_are_shown_by_pages_without_what_they_contain(
-    open_page: OpenPage, client: Client, browsed: list[dict[str, Any]]
-) -> None:
-    await AsyncQueue("orders", client=client).create()
-    page = await open_page("orders")
+async def test_messages_are_shown_by_pages_without_what_they_contain(open_page: OpenPage, client: Client) -> None:
+    clicks = EventQueue[bytes]("clicks", client=client)
+    await clicks.create()
+    await clicks.put_many([b'{"customer": "<4711>", "n": %d}' % number for number in range(120)])
+    await clicks.put(b"later", delay=3600)
+    delivery = await clicks.receive()
+    page = await open_page("events:clicks")
     await shown(page, 1)
-    answer = await page.get("/queue/messages?at=orders")
-    assert "12,345 waiting" in answer.text
-    assert "worker &lt;7&gt;" in answer.text
-    assert "2030-01-31 12:00:00 UTC" in answer.text
-    assert "4711" not in answer.text
-    assert "customer-7" not in answer.text
-    assert (browsed[-1]["place"], browsed[-1]["newest"], browsed[-1]["cursor"]) == ("waiting", False, None)
-    (following,) = links(answer, "cursor=")
-    await page.get(following)
-    assert browsed[-1]["cursor"] == "next&1"
-    await page.get("/queue/messages?at=orders&place=in_flight&newest=1")
-    assert (browsed[-1]["place"], browsed[-1]["newest"]) == ("in_flight", True)
-    wrong = await page.get("/queue/messages?at=orders&cursor=bad")
-    assert wrong.status_code == 404
-    assert "cursor must be" in wrong.text
-    twin = (await page.get("/queue/messages?at=orders&format=json")).json()
-    assert twin["messages"][0]["body"] == {"format": "hidden", "text": "", "size": 26, "cut": False}
-    assert twin["messages"][0]["key"] is None
+    found, pages, where = 0, 0, "/queue/messages?at=events:clicks&place=waiting"
+    while where:
+        answer = await page.get(where)
+        assert "4711" not in answer.text
+        twin = (await page.get(f"{where}&format=json")).json()
+        assert twin["messages"][0]["body"] == {"format": "hidden", "text": "", "size": twin["messages"][0]["body"]["size"], "cut": False}
+        assert twin["messages"][0]["key"] is None
+        found, pages = found + len(twin["messages"]), pages + 1
+        where = next(iter(links(answer, "cursor=")), "")
+    assert (found, pages) == (119, 3)
+    newest = (await page.get("/queue/messages?at=events:clicks&place=waiting&newest=1&format=json")).json()
+    assert newest["messages"][0]["body"]["size"] == 30
+    assert "119 waiting" in (await page.get("/queue/messages?at=events:clicks&place=waiting")).text
+    for place, words in (("in_flight", "1 in flight"), ("delayed", "1 delayed"), ("parked", "0 parked"), ("no", "")):
+        assert words in (await page.get(f"/queue/messages?at=events:clicks&place={place}")).text
+    for cursor in ("bad", "delayed-oldest-1", "\udcff"):
+        wrong = await page.get(url_of("", "queue/messages", at="events:clicks", cursor=cursor))
+        assert wrong.status_code == 404
+        assert "cursor" in wrong.text
+    await delivery.ack()
 
 
-async def test_contents_are_shown_if_that_is_asked_for_and_redacted(
-    open_page: OpenPage, client: Client, browsed: list[dict[str, Any]]
-) -> None:
-    await AsyncQueue("orders", client=client).create()
-    page = await open_page("orders", show_bodies=True)
+async def test_contents_are_shown_if_that_is_asked_for_and_redacted(open_page: OpenPage, client: Client) -> None:
+    clicks = EventQueue[bytes]("clicks", client=client)
+    await clicks.put_many([b'{"card": "<4711>", "n": 1}', b"\xff\x00"])
+    await clicks.put(b"third", key="customer-7")
+    page = await open_page("events:clicks", show_bodies=True)
+    await clicks.create()
     await shown(page, 1)
-    answer = await page.get("/queue/messages?at=orders")
-    assert "&lt;4711&gt;" in answer.text
-    assert "ff 00" in answer.text
-    assert "customer-7" in answer.text
-    redacted = await open_page("orders", show_bodies=True, redact=["/card"])
+    where = "/queue/messages?at=events:clicks"
+    answer = await page.get(where)
+    assert not [word for word in ("&lt;4711&gt;", "ff 00", "third", "customer-7") if word not in answer.text]
+    redacted = await open_page("events:clicks", show_bodies=True, redact=["/card"])
     await shown(redacted, 1)
-    answer = await redacted.get("/queue/messages?at=orders")
+    answer = await redacted.get(where)
     assert "[redacted]" in answer.text
     assert "&#34;n&#34;: 1" in answer.text
-    assert not [secret for secret in ("4711", "ff 00", "customer-7") if secret in answer.text]
+    assert not [secret for secret in ("4711", "ff 00", "third", "customer-7") if secret in answer.text]
+
+
+async def test_workers_of_all_queues_are_shown(open_page: OpenPage, client: Client) -> None:
+    clicks = EventQueue[bytes]("clicks", client=client)
+    await clicks.create()
+    page = await open_page("events:clicks")
+    async with clicks.consumer():
+        found = await until(page, "/workers?format=json", lambda found: found["workers"])
+        assert [(one["address"], one["kind"]) for one in found["workers"]] == [("events:clicks", "consumer")]
+        answer = await page.get("/workers")
+        assert found["workers"][0]["id"] in answer.text
+        assert found["workers"][0]["id"] in (await page.get("/queue?at=events:clicks")).text
 
 
 async def test_dead_letters_are_grouped_by_their_errors(open_page: OpenPage, client: Client) -> None:
