@@ -153,7 +153,11 @@ async def fill(client: Client) -> None:
 
 
 def text_of(chromium: WebDriver) -> str:
-    return chromium.find_element(By.TAG_NAME, "main").text
+    # In one step: elements come and go while the page is open.
+    text: str = chromium.execute_script(
+        "const main = document.querySelector('main'); return main ? main.innerText : ''"
+    )
+    return text
 
 
 def loaded(chromium: WebDriver, address: str, word: str) -> None:
@@ -167,7 +171,7 @@ def loaded(chromium: WebDriver, address: str, word: str) -> None:
 
 
 def links(chromium: WebDriver, path: str) -> list[str]:
-    found = (link.get_attribute("href") or "" for link in chromium.find_elements(By.TAG_NAME, "a"))
+    found: list[str] = chromium.execute_script("return [...document.querySelectorAll('a')].map((link) => link.href)")
     return sorted({link for link in found if path in link})
 
 

@@ -137,13 +137,14 @@ async def test_messages_are_shown_by_pages_without_what_they_contain(open_page: 
         answer = await page.get(where)
         assert "4711" not in answer.text
         twin = (await page.get(f"{where}&format=json")).json()
-        assert twin["messages"][0]["body"] == {"format": "hidden", "text": "", "size": twin["messages"][0]["body"]["size"], "cut": False}
+        body = twin["messages"][0]["body"]
+        assert (body["format"], body["text"], body["size"] > 27) == ("hidden", "", True)
         assert twin["messages"][0]["key"] is None
         found, pages = found + len(twin["messages"]), pages + 1
         where = next(iter(links(answer, "cursor=")), "")
     assert (found, pages) == (119, 3)
     newest = (await page.get("/queue/messages?at=events:clicks&place=waiting&newest=1&format=json")).json()
-    assert newest["messages"][0]["body"]["size"] == 30
+    assert newest["messages"][0]["body"]["size"] == len(b'{"customer": "<4711>", "n": 119}')
     assert "119 waiting" in (await page.get("/queue/messages?at=events:clicks&place=waiting")).text
     for place, words in (("in_flight", "1 in flight"), ("delayed", "1 delayed"), ("parked", "0 parked"), ("no", "")):
         assert words in (await page.get(f"/queue/messages?at=events:clicks&place={place}")).text
