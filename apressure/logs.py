@@ -20,7 +20,7 @@ logger: Final = logging.getLogger("apressure")
 KEYS: Final = frozenset({
     "address", "attempts", "count", "delivery", "destination", "error", "event", "expires", "handled", "failed",
     "handler", "holder", "kind", "max_attempts", "operation", "preview", "queue", "role", "seconds", "signal",
-    "suppressed", "token", "dead_letters", "position", "bound", "refused", "number", "exit_code",
+    "suppressed", "token", "dead_letters", "position", "bound", "refused", "number", "exit_code", "who",
     "drained",
 })  # fmt: skip
 """The attributes of records."""

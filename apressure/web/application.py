@@ -18,12 +18,13 @@ from starlette.routing import Route
 
 from apressure.exceptions import PressureError, UnsupportedError
 from apressure.monitor.monitor import Monitor
+from apressure.web import actions
 from apressure.web.access import COOKIE, SESSION, Access, Identity, read_tokens
 from apressure.web.bodies import Bodies, read_pointer
 from apressure.web.guard import LOOPBACK, Guard
 from apressure.web.live import Live
 from apressure.web.rendering import Page, Renderer, frame_of, json_of, url_of
-from apressure.web.views import messages, queues
+from apressure.web.views import changes, messages, queues
 from apressure.web.views.asking import Asked, NoSuchPageError
 
 logger = logging.getLogger("apressure")
@@ -113,6 +114,7 @@ class _Application:
         """Return the application."""
         routes = [
             *(Route(path, self._view(view)) for path, view in _VIEWS.items()),
+            *([Route("/queue/act", self._act, methods=["GET", "POST"])] if self._actions else []),
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/logout", self._logout, methods=["POST"]),
             Route("/events", self._events),
@@ -140,30 +142,50 @@ class _Application:
     def _view(self, view: View) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             identity = self._identity(request)
-            if identity is None:
-                return self._ask_to_sign_in(request)
-            if not self._running:
-                text = "The page was not started: run its lifespan with page.router.lifespan_context(page).\n"
-                return PlainTextResponse(text, 503)
-            asked = Asked(request, self._monitor, self._live, self._bodies)
-            try:
-                async with asyncio.timeout(_PATIENCE):
-                    page = await view(asked)
-            except NoSuchPageError as error:
-                page = _trouble(404, "Not found", str(error))
-            except TimeoutError as error:
-                page = _trouble(504, "No answer", str(error) or f"There was no answer within {_PATIENCE:g} s.")
-            except UnsupportedError as error:
-                page = _trouble(501, "This queue cannot show that", str(error))
-            except (PressureError, OSError) as error:
-                page = _trouble(503, "This cannot be shown", str(error))
-            except Exception:  # what it says may be anything
-                logger.exception("the page %s failed", request.scope["path"])
-                page = _trouble(500, "Something failed", "The log of the page says what.")
-            self._live.see(page.shown)
-            return self._rendered(request, page, identity)
+            return self._ask_to_sign_in(request) if identity is None else await self._shown(request, view, identity)
 
         return answer
+
+    async def _shown(self, request: Request, view: View, identity: Identity, patience: float = _PATIENCE) -> Response:
+        """Answer with a view, or with why there is none."""
+        if not self._running:
+            text = "The page was not started: run its lifespan with page.router.lifespan_context(page).\n"
+            return PlainTextResponse(text, 503)
+        try:
+            async with asyncio.timeout(patience):
+                page = await view(Asked(request, self._monitor, self._live, self._bodies))
+            self._live.see(page.shown)
+            return self._rendered(request, page, identity)
+        except NoSuchPageError as error:
+            page = _trouble(404, "Not found", str(error))
+        except TimeoutError as error:
+            page = _trouble(504, "No answer", str(error) or f"There was no answer within {patience:g} s.")
+        except UnsupportedError as error:
+            page = _trouble(501, "This queue has no such thing", str(error))
+        except (PressureError, OSError) as error:
+            page = _trouble(503, "This was not done", str(error))
+        except Exception:  # what it says may be anything
+            logger.exception("the page %r failed", request.scope["path"])
+            page = _trouble(500, "Something failed", "The log of the page says what.")
+        return self._rendered(request, page, identity)
+
+    async def _act(self, request: Request) -> Response:
+        """Ask whether to change a queue, and change it."""
+        identity = self._identity(request)
+        if identity is None:
+            return self._ask_to_sign_in(request)
+        if identity.role != "operator":
+            return self._rendered(request, _FORBIDDEN, identity)
+        typed: dict[str, str] | None = None
+        if request.method == "POST":
+            typed = await _form(request)
+            if not identity.by_header and not self._is_ours(request, identity, typed):
+                return self._rendered(request, _EXPIRED, identity)
+
+        async def view(asked: Asked) -> Page:
+            return await changes.change(asked, identity, typed)
+
+        return await self._shown(request, view, identity, actions.DEADLINE + _PATIENCE)
 
     def _rendered(self, request: Request, page: Page, identity: Identity | None) -> Response:
         if request.query_params.get("format") == "json":
@@ -175,6 +197,10 @@ class _Application:
 
     def _identity(self, request: Request) -> Identity | None:
         return self._access.identify(request.headers, request.cookies)
+
+    def _is_ours(self, request: Request, identity: Identity | None, form: dict[str, str]) -> bool:
+        """Whether a form comes from a page of ours."""
+        return _same_site(request) and self._access.csrf_fits(identity, form.get("csrf", ""))
 
     def _ask_to_sign_in(self, request: Request) -> Response:
         is_person = "text/html" in request.headers.get("accept", "") and request.query_params.get("format") != "json"
@@ -191,7 +217,7 @@ class _Application:
         page = Page("login.html", "Sign in", {"next": next_page, "wrong": False}, live=False)
         if request.method == "POST":
             form = await _form(request)
-            if not (_same_site(request) and self._access.csrf_fits(None, form.get("csrf", ""))):
+            if not self._is_ours(request, None, form):
                 return self._rendered(request, _EXPIRED, None)
             token = self._access.sign_in(form.get("token", ""))
             if token is not None:
@@ -209,7 +235,7 @@ class _Application:
     async def _logout(self, request: Request) -> Response:
         identity = self._identity(request)
         form = await _form(request)
-        if not (_same_site(request) and self._access.csrf_fits(identity, form.get("csrf", ""))):
+        if not self._is_ours(request, identity, form):
             return self._rendered(request, _EXPIRED, identity)
         root = str(request.scope.get("root_path", ""))
         response = RedirectResponse(url_of(root, "login"), 303)
@@ -242,6 +268,8 @@ def _trouble(status: int, title: str, text: str) -> Page:
 _EXPIRED: Final = _trouble(
     403, "Expired", "This form is too old, or comes from another site. Go back, load the page again, and repeat it."
 )
+
+_FORBIDDEN: Final = _trouble(403, "Not allowed", "Only operators may change queues.")
 
 
 def _static(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:

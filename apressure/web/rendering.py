@@ -19,6 +19,7 @@ from apressure.logs import escaped
 from apressure.telemetry.sampler import Sampler
 from apressure.telemetry.states import duration
 from apressure.web.access import Identity
+from apressure.web.actions import ACTIONS
 from apressure.web.charts import HEIGHT, WIDTH, charts
 
 
@@ -64,7 +65,7 @@ class Renderer:
         self._templates.filters.update(
             count=_count, rate=_rate, duration=_duration, moment=_moment, size=_size, words=_words
         )
-        self._templates.globals.update(charts=_charts, chart_width=WIDTH, chart_height=HEIGHT)
+        self._templates.globals.update(charts=_charts, chart_width=WIDTH, chart_height=HEIGHT, all_actions=ACTIONS)
 
     def html(self, request: Request, page: Page, frame: dict[str, Any]) -> HTMLResponse:
         """Return a page as HTML."""
