@@ -7,24 +7,25 @@ from typing import TYPE_CHECKING, Any
 from apressure.exceptions import MissingExtraError
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
+    from apressure.web.application import app
 
 __all__ = ["app"]
 
+if not TYPE_CHECKING:
 
-def app(*queues: str, **options: Any) -> Starlette:
-    """Return the page as an application: see `apressure.web.application.app`.
+    def __getattr__(name: str) -> Any:
+        """Import `app` when it is used: it needs packages of the extra `web`."""
+        if name != "app":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            from apressure.web.application import app
+        except ImportError as error:
+            if (error.name or "").partition(".")[0] not in ("jinja2", "starlette"):
+                raise
+            raise missing(error) from error
+        return app
 
-    Raises:
-        MissingExtraError: Starlette or Jinja is not installed.
-    """
-    try:
-        import jinja2  # noqa: F401  (checks that it is installed)
-        import starlette  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError(
-            f"the page needs the package {error.name}: pip install 'apressure[web]'", extra="web"
-        ) from error
-    from apressure.web import application
 
-    return application.app(*queues, **options)
+def missing(error: ImportError) -> MissingExtraError:
+    """Return what says which package is missing, and how to install it."""
+    return MissingExtraError(f"the page needs the package {error.name}: pip install 'apressure[web]'", extra="web")

@@ -55,17 +55,8 @@ def app(
 ) -> Starlette:  # fmt: skip
     """Return the page as an application.
 
-    It works under any mount prefix. Its lifespan watches the queues, so an application that mounts it has to run it:
-
-        page = apressure.web.app("orders", hosts=["shop.example.org"])
-
-        @asynccontextmanager
-        async def lifespan(app):
-            async with page.router.lifespan_context(page):
-                yield
-
-        shop = FastAPI(lifespan=lifespan)
-        shop.mount("/queues", page)
+    It works under any mount prefix. Its lifespan watches the queues: an application that mounts it runs
+    `async with page.router.lifespan_context(page)` in its own.
 
     Args:
         *queues: Addresses and patterns, as for `apressure top`; none for all queues of the server.

@@ -9,10 +9,15 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Final
 
-import uvicorn
 from starlette.applications import Starlette
 
 from apressure.concurrency import background
+from apressure.web import missing
+
+try:
+    import uvicorn
+except ImportError as error:
+    raise missing(error) from error
 
 _CONNECTIONS: Final = 400
 """Connections at a time: those of open pages, whose number `live` limits, and room for others."""

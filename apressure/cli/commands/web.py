@@ -67,6 +67,7 @@ async def web(
 
     Only this machine can connect, unless --host says otherwise. Contents of messages are hidden without --show-bodies.
     """
+    make = apressure.web.app  # or it says which package is missing
     from apressure.web import serving
     from apressure.web.guard import LOOPBACK
 
@@ -80,7 +81,7 @@ async def web(
         raise UsageError("--operator is for users that a proxy names: give --trust-header, too")
     own = [] if local else [f"[{host}]" if ":" in host else host]
     try:
-        page = apressure.web.app(
+        page = make(
             *queues or (), url=common.url, prefix=common.prefix, interval=interval, history=history,
             show_bodies=show_bodies, redact=redact or (), allow_actions=allow_actions, tokens=tokens,
             trust_header=trust_header, operators=operators or (), hosts=(*LOOPBACK, *own, *(allow_host or ())),
