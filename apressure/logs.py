@@ -20,7 +20,7 @@ logger: Final = logging.getLogger("apressure")
 KEYS: Final = frozenset({
     "address", "attempts", "count", "delivery", "destination", "error", "event", "expires", "handled", "failed",
     "handler", "holder", "kind", "max_attempts", "operation", "preview", "queue", "role", "seconds", "signal",
-    "suppressed", "token", "dead_letters", "position", "bound", "refused", "number", "exit_code",
+    "suppressed", "token", "dead_letters", "position", "bound", "refused", "number", "exit_code", "who",
     "drained",
 })  # fmt: skip
 """The attributes of records."""
@@ -63,6 +63,11 @@ def preview(message: bytes) -> dict[str, str]:
 def printable(text: str) -> str:
     """Return a text that others may have written, such as an id, as one line that every encoding has."""
     return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def escaped(text: str) -> str:
+    """Return a text with control characters made visible, for people; other characters stay as they are."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class Limit:

@@ -37,6 +37,7 @@ SLOW = (
     "tests/integration/tasks/test_release.py",
     "tests/integration/tasks/test_trouble.py",
     "tests/integration/test_benchmarks.py",
+    "tests/integration/web/test_browser.py",
     "tests/property/test_member_model.py",
     "tests/property/test_permit_model.py",
     "tests/property/test_queue_machine.py",

@@ -6,7 +6,6 @@ functions that make tables import it.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -14,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from apressure.cli.show import plain, printable
 from apressure.core.limits import UNLIMITED
-from apressure.core.statistics import OWN
+from apressure.monitor.telling import as_data, iso, told
 from apressure.pressure.statistics import QueueStatistics, RoleStatistics
-from apressure.queue_addresses import Kind, QueueAddress
+from apressure.queue_addresses import QueueAddress
 from apressure.telemetry.states import consumers_of, duration
 
 if TYPE_CHECKING:
@@ -36,25 +35,13 @@ _WATCHED: Final = (
 )  # fmt: skip
 """What `stat --watch` shows on a line, where the kind of queue has it. Delayed messages only if there are any."""
 
-_CLASSES: Final[dict[Kind, str]] = {
-    "queue": "AsyncQueue", "events": "EventQueue", "tasks": "TaskQueue", "files": "FileQueue",
-}  # fmt: skip
-
 
 def as_dict(found: Found, groups: Iterable[GroupBatches] = ()) -> dict[str, Any]:
-    """Return statistics for `--json`, with the groups that have read the queue with Spark, if there are any.
-
-    Times are ISO 8601, in UTC.
-    """
-    address, statistics = found
-    told = {"name": statistics.name, "address": str(address), "kind": _CLASSES[address.kind]}
-    for field in dataclasses.fields(statistics):
-        if field.name not in OWN:
-            told[field.name] = data(getattr(statistics, field.name))
+    """Return statistics for `--json`, with the groups that have read the queue with Spark, if there are any."""
     spark = [
         {
             "group": group.group,
-            "since": None if group.since is None else _iso(datetime.fromtimestamp(group.since, UTC)),
+            "since": None if group.since is None else iso(datetime.fromtimestamp(group.since, UTC)),
             "batches": group.batches,
             "messages": group.messages,
             "bytes": group.bytes,
@@ -63,18 +50,7 @@ def as_dict(found: Found, groups: Iterable[GroupBatches] = ()) -> dict[str, Any]
         }
         for group in groups
     ]
-    return {**told, **({"spark": spark} if spark else {})}
-
-
-def data(value: Any) -> Any:
-    """Return a value as JSON has it."""
-    if isinstance(value, datetime):
-        return _iso(value)
-    if isinstance(value, tuple):
-        return [data(one) for one in value]
-    if dataclasses.is_dataclass(value):
-        return {field.name: data(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    return value
+    return {**told(*found), **({"spark": spark} if spark else {})}
 
 
 def queue_line(found: Found) -> str:
@@ -110,7 +86,7 @@ def watched_line(found: Found) -> str:
     """Return one line for `stat --watch`: a few numbers with their names, and the state if the queue is not open."""
     _, statistics = found
     shown = (key for key in _WATCHED if hasattr(statistics, key) and (key != "delayed" or statistics.delayed))
-    parts = [f"{key} {plain(data(getattr(statistics, key)))}" for key in shown]
+    parts = [f"{key} {plain(as_data(getattr(statistics, key)))}" for key in shown]
     state = _state_text(statistics)
     return "  ".join(parts if state == "open" else [*parts, state])
 
@@ -273,10 +249,6 @@ def _state_text(statistics: Any) -> str:
     if statistics.limits != UNLIMITED:
         words.append("held" if statistics.limits.held_for else "limited")
     return ", ".join(words) or "open"
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.astimezone(UTC).isoformat(timespec="milliseconds")
 
 
 def _roles_short(statistics: Any) -> tuple[Text, Text]:

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from apressure.logs import escaped
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -15,9 +17,8 @@ SHOWN: Final = 40
 """Bytes of an item in a table."""
 
 
-def printable(text: str) -> str:
-    """Return `text` with control characters made visible: names of queues and holders may contain them."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+printable: Final = escaped
+"""Makes control characters visible: names of queues and holders may contain them."""
 
 
 def visible(data: bytes) -> bytes:

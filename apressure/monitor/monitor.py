@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
@@ -43,6 +44,12 @@ class Seen(NamedTuple):
         """What matters most."""
         return self.sample.states[0]
 
+    @property
+    def server(self) -> str:
+        """Where it is, without a password; "" for a directory."""
+        client = getattr(self.queue, "client", None)
+        return "" if client is None else str(client.server.address)
+
 
 class Monitor:
     """Watches queues of any kind, on any number of servers and in directories, while the block is open.
@@ -76,14 +83,17 @@ class Monitor:
         self._patterns: list[tuple[QueuePattern, Sampler]] = []
         self._samplers: dict[int, Sampler] = {}
         self._recorder = Recorder(self.reader, writes=history)
+        self._urls: set[str | None] = set()
         self._running: asyncio.Task[None] | None = None
         self._stack = contextlib.AsyncExitStack()
         for queue in queues or ("*",):
             if any(sign in queue for sign in "*?["):
                 pattern = QueuePattern(queue, self, self.finder)
                 self._patterns.append((pattern, self.reader.add(pattern)))
+                self._note_urls(self.finder.read_pattern(queue))
             else:
-                self._named[self.finder.read(queue)] = None
+                self._named[address := self.finder.read(queue)] = None
+                self._note_urls([address])
 
     async def __aenter__(self) -> Self:
         """Begin to watch."""
@@ -135,11 +145,7 @@ class Monitor:
         found = dict(self._named)
         for pattern, _ in self._patterns:
             found.update(pattern.queues)
-        seen = [
-            Seen(address, queue, sampler, sampler.latest)
-            for address, queue in found.items()
-            if (sampler := self._samplers.get(id(queue))) is not None and sampler.latest is not None
-        ]
+        seen = filter(None, (self._seen(address, queue) for address, queue in found.items()))
         return sorted(seen, key=lambda one: (-one.state.severity, str(one.address)))
 
     @property
@@ -151,6 +157,32 @@ class Monitor:
     def searched(self) -> bool:
         """Whether it has searched for all patterns."""
         return all(pattern.searched for pattern, _ in self._patterns)
+
+    def find(self, address: QueueAddress, server: str = "") -> Seen | None:
+        """Return what it knows of a queue; None of one that it has not looked at.
+
+        Args:
+            address: The queue; its URL does not matter.
+            server: The `server` of what is returned; "" for any.
+        """
+        places = [address._replace(url=url) for url in {None, *self._urls}]
+        for queues in (self._named, *(pattern.queues for pattern, _ in self._patterns)):
+            for place in places:
+                if place in queues and (seen := self._seen(place, queues[place])) and server in ("", seen.server):
+                    return seen
+        return None
+
+    @property
+    def many_servers(self) -> bool:
+        """Whether it watches queues of several servers: then an address alone does not say which queue it is."""
+        return len(self._urls) > 1
+
+    def _note_urls(self, addresses: Iterable[QueueAddress]) -> None:
+        self._urls.update(address.url for address in addresses if address.kind != "files")
+
+    def _seen(self, address: QueueAddress, queue: Any) -> Seen | None:
+        sampler = self._samplers.get(id(queue))
+        return None if sampler is None or sampler.latest is None else Seen(address, queue, sampler, sampler.latest)
 
     def failures(self) -> list[str]:
         """Return why searches have failed, for people."""

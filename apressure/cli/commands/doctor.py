@@ -12,13 +12,13 @@ from typing import Annotated, Any, Final
 import typer
 
 from apressure import AsyncQueue, Client, recovery
-from apressure.cli.asking import told
-from apressure.cli.checkup import examine, untimely
+from apressure.cli.asking import look, told
 from apressure.cli.exits import Exit, UsageError, message_of
 from apressure.cli.options import Common, Interval, complain, option, seconds_between
 from apressure.cli.show import print_json, printable
 from apressure.connection.settings import Settings
 from apressure.exceptions import QueueDoesNotExistError, ServerError
+from apressure.monitor.checkup import examine, untimely
 from apressure.queue_addresses import QueueAddress
 from apressure.spark import sealed_batches
 
@@ -56,7 +56,9 @@ async def doctor(
                 f"--holder, --give-back and --watch are for an AsyncQueue; clients repair {address} while they use it"
             )
         async with common.open(address) as opened:
-            _print(common, address, recovery.Repair(address.name, (), await examine(address, opened)))
+            _print(
+                common, address, recovery.Repair(address.name, (), await examine(address, opened, await look(opened)))
+            )
         return
     async with common.client(None if address is None else address.url) as client:
         if watch:
@@ -89,7 +91,7 @@ async def _examine_others(common: Common) -> bool | None:
                 continue
             try:
                 async with finder.open(address) as opened:
-                    report = await examine(address, opened)
+                    report = await examine(address, opened, await look(opened))
             except QueueDoesNotExistError:
                 continue  # it has been deleted meanwhile
             except (ServerError, ValueError) as error:

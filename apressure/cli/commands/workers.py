@@ -8,13 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from apressure.cli import exits, figures
+from apressure.cli import exits
 from apressure.cli.asking import must_exist
 from apressure.cli.options import Addresses, Common, Pattern, complain
 from apressure.cli.show import answer, print_json, print_rows, printable
 from apressure.core.workers import WorkerStatistics
 from apressure.exceptions import QueueDoesNotExistError, ServerError
 from apressure.monitor.finding import Finder
+from apressure.monitor.telling import as_data
 from apressure.queue_addresses import QueueAddress
 
 _COLUMNS = ("queue", "id", "kind", "handler", "in hand", "handled", "failed", "busy", "oldest", "seen", "state")
@@ -35,7 +36,7 @@ async def ls(common: Common, queues: Addresses = None, pattern: Pattern = False)
                 await must_exist(queue)
             found += [(address, worker) for worker in workers]
     if common.json:
-        print_json([{"queue": str(address), **figures.data(worker)} for address, worker in found])
+        print_json([{"queue": str(address), **as_data(worker)} for address, worker in found])
     else:
         now = datetime.now(UTC)
         print_rows(_COLUMNS, [_cells(address, worker, now) for address, worker in found], whole=("id",))

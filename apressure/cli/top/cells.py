@@ -41,8 +41,7 @@ class Column(NamedTuple):
 
 def server_of(seen: Seen) -> str:
     """Return where a queue is, without a password; "" for a directory."""
-    client = getattr(seen.queue, "client", None)
-    return "" if client is None else printable(str(client.server.address))
+    return printable(seen.server)
 
 
 def bar(length: int, bound: int, width: int = _BAR) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from apressure import TaskQueue, sync
-from apressure.cli import checkup
+from apressure.monitor import checkup
 from tests import processes
 from tests.integration.cli.test_cli_kinds import Here
 from tests.integration.commands import COMMAND, PATIENCE, environment

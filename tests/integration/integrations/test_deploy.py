@@ -33,10 +33,10 @@ def unit(name: str) -> configparser.SectionProxy:
     return parser["Service"]
 
 
-def image() -> dict[str, Path]:
+def image(recipe: str = "Dockerfile") -> dict[str, Path]:
     """The files of the image's working directory, by name, as the Dockerfile copies them."""
     copied: dict[str, Path] = {}
-    for words in re.findall(r"^COPY (.*) \S+$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE):
+    for words in re.findall(r"^COPY (.*) \S+$", (DEPLOY / recipe).read_text(), re.MULTILINE):
         for word in words.split():
             assert (ROOT / word).exists() or word in ("LICENSE", "apressure"), word  # the tests run without the package
             copied[Path(word).name] = ROOT / word
@@ -91,8 +91,9 @@ def test_service_managers_wait_until_the_handlers_have_finished() -> None:
         assert pod["terminationGracePeriodSeconds"] > worker.SHUTDOWN_SECONDS + float(before[1])
 
 
-def test_the_image_is_built_from_all_that_the_wheel_consists_of() -> None:
-    copied = image().values()
+@pytest.mark.parametrize("recipe", ["Dockerfile", "web.Containerfile"])
+def test_the_image_is_built_from_all_that_the_wheel_consists_of(recipe: str) -> None:
+    copied = image(recipe).values()
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     for name in (*wheel["packages"], *wheel["force-include"]):
         assert any((ROOT / name).is_relative_to(path) for path in copied), name
@@ -109,6 +110,17 @@ def test_the_image_has_what_its_containers_run() -> None:
     for command in commands:
         named = f"{command[1].partition(':')[0]}.py" if command[0] == "uvicorn" else command[1]
         assert copied[named].exists()
+
+
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+def test_the_image_of_the_page_runs_the_page_and_no_page_without_tokens_for_others(cli: Commands) -> None:
+    recipe = (DEPLOY / "web.Containerfile").read_text()
+    (entry,) = re.findall(r"^ENTRYPOINT (.*)", recipe, re.MULTILINE)
+    program, *arguments = yaml.safe_load(entry)
+    assert program == "apressure"
+    assert "'.[web]'" in recipe
+    assert "\nUSER queues\n" in recipe
+    assert b"give --token-file" in cli(*arguments, "--host", "0.0.0.0", code=2).stderr
 
 
 @pytest.mark.parametrize("server", ["valkey"], indirect=True)

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import asyncinotify
+import httpx
 import pytest
 import redis
 
-import apressure
+import apressure.web
 from apressure import (
     AsyncQueue,
     Backoff,
@@ -120,6 +121,24 @@ async def test_a_request_whose_asker_has_left(said: Said, url: str) -> None:
         assert "is dropped: its asker has left" in dropped.getMessage()
         assert not said("handler_failed")
         await queue.delete()
+
+
+@on_valkey
+@provokes("changed_by_hand")
+async def test_a_change_on_the_page(said: Said, url: str, open_queue: Opener) -> None:
+    await open_queue("jobs")
+    page = apressure.web.app(
+        "jobs", url=url, interval=0.05, history=False, allow_actions=True, trust_header="user", operators=["<ann>\t"]
+    )
+    asked = httpx.AsyncClient(transport=httpx.ASGITransport(page), base_url="http://localhost")
+    where, user = "/queue/act?at=jobs&what=resume", {"user": "<ann>\t"}
+    async with page.router.lifespan_context(page), asked:
+        while (form := await asked.get(where, headers=user)).status_code != 200:
+            await asyncio.sleep(0.02)
+        (token,) = re.findall(r'name="csrf" value="(\w+)"', form.text)
+        assert (await asked.post(where, headers=user, data={"csrf": token})).status_code == 200
+    (changed,) = said("changed_by_hand")
+    assert changed.getMessage() == r"<ann>\t has the page do: resume jobs"
 
 
 @provokes("worker_restarted", "worker_reloaded")

@@ -12,11 +12,10 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from apressure import recovery
-from apressure.cli.asking import look
 from apressure.core.limits import UNLIMITED
 from apressure.core.schedules import UNAVAILABLE
 from apressure.exceptions import ServerError
+from apressure.pressure.doctor import recovery
 from apressure.queue_addresses import QueueAddress
 from apressure.telemetry.states import consumers_of
 
@@ -26,14 +25,12 @@ _OVERDUE: Final = 1.0
 """The same of a delayed item."""
 
 
-async def examine(address: QueueAddress, queue: Any) -> recovery.Report:
-    """Look at a queue.
+async def examine(address: QueueAddress, queue: Any, statistics: Any) -> recovery.Report:
+    """Judge a queue that exists by its statistics.
 
     Raises:
-        QueueDoesNotExistError: There is no such queue.
         ServerError: Its data are damaged.
     """
-    statistics = await look(queue)
     return recovery.Report(address.name, True, (*_notes(address, statistics), *await untimely(address, queue)))
 
 

@@ -1,0 +1,312 @@
+"""The page in Chromium: each view, the keyboard, what changes while it is open, a restart, and accessibility."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import socket
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chromium.remote_connection import ChromiumRemoteConnection
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webdriver import WebDriver
+
+from apressure import AsyncQueue, Client, EventQueue, TaskQueue
+from apressure.core.history import Minute
+from tests import processes
+from tests.integration.commands import COMMAND, environment, running, wait_until
+
+pytestmark = [
+    pytest.mark.parametrize("server", ["valkey"], indirect=True),  # nothing of this depends on the server
+    pytest.mark.leaves_keys,
+]
+
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1200,900",
+)  # fmt: skip
+HOSTILE = "<img src=x onerror=window.owned=1>/..?#\"'"
+
+
+@pytest.fixture(scope="module")
+def chromedriver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of what drives Chromium."""
+    program = shutil.which("chromedriver")
+    if program is None or shutil.which("chromium") is None:
+        pytest.skip("Chromium (not installed: apt-get install chromium chromium-driver)")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    home = {"HOME": str(tmp_path_factory.mktemp("home"))}
+    with running([program, f"--port={port}"], env=environment(**home), stdout=None, stderr=None):
+        wait_until(lambda: _answers(port))
+        yield f"http://127.0.0.1:{port}"
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def chromium(chromedriver: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
+    """A browser with a profile of its own."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or ""
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    connection = ChromiumRemoteConnection(chromedriver, vendor_prefix="goog", browser_name="chrome")
+    driver = webdriver.Remote(command_executor=connection, options=options)
+    yield driver
+    driver.quit()
+
+
+def emulate(chromium: WebDriver, scheme: str) -> None:
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    chromium.execute("executeCdpCommand", {"cmd": "Emulation.setEmulatedMedia", "params": {"features": features}})
+
+
+def complaints(chromium: WebDriver) -> list[str]:
+    """What the browser's console says: errors of scripts, and what the policy has refused."""
+    logged: list[dict[str, Any]] = chromium.execute("getLog", {"type": "browser"})["value"]
+    return [one["message"] for one in logged if one["level"] == "SEVERE" and "axe" not in one["message"]]
+
+
+class Served:
+    """The page as a process, at a port that it keeps."""
+
+    def __init__(self, url: str, *options: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self._command = [*COMMAND, "web", "--interval", "0.2", "--no-history", "--port", str(self.port), *options]
+        self._environment = environment(url)
+        self._process: processes.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._process = processes.Popen(self._command, env=self._environment, stdout=None, stderr=None)
+        wait_until(lambda: _answers(self.port))
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(timeout=60)
+            self._process = None
+
+    def __str__(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+
+@pytest.fixture
+def serve(url: str) -> Iterator[Callable[..., Served]]:
+    """Start the page: `serve("--show-bodies")`."""
+    started: list[Served] = []
+
+    def start(*options: str) -> Served:
+        started.append(Served(url, *options))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()
+
+
+def do(url: str, work: Callable[[Client], Coroutine[Any, Any, Any]]) -> None:
+    async def done() -> None:
+        async with Client(url) as client:
+            await work(client)
+
+    asyncio.run(done())
+
+
+async def fill(client: Client) -> None:
+    """Make queues of every kind of which each view has something to show."""
+    orders = AsyncQueue[bytes]("orders", client=client)
+    await orders.create(bound=2)
+    await orders.put_many([b'{"card": 4711}', b"two"])
+    now = int(time.time()) // 60 * 60
+    for minutes in (30, 29, 28, 20, 3, 2, 1):
+        await orders.write_history(Minute(now - minutes * 60, minutes, 2, minutes % 3, 10 + minutes, 9, 4 * minutes))
+    clicks = EventQueue[bytes](HOSTILE, client=client, max_attempts=1)
+    await clicks.create()
+    await clicks.put(b"x")
+    await (await clicks.receive()).nack(ValueError(HOSTILE))
+    await clicks.put(b"y")
+    await (await clicks.receive()).ack()
+    await clicks.every("nightly", 86400, b"report")
+    await TaskQueue[Any]("reports", client=client).put({"a": HOSTILE})
+    paused = EventQueue[bytes]("paused", client=client)
+    await paused.create()
+    await paused.pause()
+
+
+def text_of(chromium: WebDriver) -> str:
+    # In one step: elements come and go while the page is open.
+    text: str = chromium.execute_script(
+        "const main = document.querySelector('main'); return main ? main.innerText : ''"
+    )
+    return text
+
+
+def loaded(chromium: WebDriver, address: str, word: str) -> None:
+    """Load a page, and wait until it says something."""
+
+    def there() -> bool:
+        chromium.get(address)
+        return word in text_of(chromium)
+
+    wait_until(there)
+
+
+def links(chromium: WebDriver, path: str) -> list[str]:
+    found: list[str] = chromium.execute_script("return [...document.querySelectorAll('a')].map((link) => link.href)")
+    return sorted({link for link in found if path in link})
+
+
+def problems(chromium: WebDriver) -> list[Any]:
+    """What is not accessible on the page that is shown."""
+    chromium.execute_script((files("axe_core_python") / "axe.min.js").read_text())
+    found = chromium.execute_async_script(
+        "const done = arguments[arguments.length - 1]; axe.run(document).then(done, error => done({error: `${error}`}))"
+    )
+    return [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found["violations"]]
+
+
+def all_pages(chromium: WebDriver, base: str) -> list[str]:
+    chromium.get(base)
+    pages = [base, f"{base}workers", f"{base}schedules", f"{base}nonsense"]
+    for link in links(chromium, "/queue?"):
+        chromium.get(link)
+        pages += [link, *links(chromium, "/queue/")]
+        pages += [form for form in links(chromium, "what=") if "delete" in form or "put" in form or "rate" in form]
+    return pages
+
+
+def test_each_view_is_accessible_in_light_and_dark(chromium: WebDriver, serve: Callable[..., Served], url: str) -> None:
+    do(url, fill)
+    page = str(serve("--show-bodies", "--allow-actions"))
+    loaded(chromium, page, "4 queues")
+    pages = all_pages(chromium, page)
+    assert len(pages) > 15
+    complaints(chromium)
+    for scheme in ("light", "dark"):
+        emulate(chromium, scheme)
+        for address in pages:
+            chromium.get(address)
+            assert chromium.execute_script("return window.owned") is None
+            assert not chromium.find_elements(By.CSS_SELECTOR, "img")
+            if not address.endswith("nonsense"):
+                assert complaints(chromium) == []
+            assert problems(chromium) == [], (scheme, address)
+            complaints(chromium)
+    emulate(chromium, "light")
+
+
+def test_it_is_used_with_the_keyboard_alone(chromium: WebDriver, serve: Callable[..., Served], url: str) -> None:
+    do(url, fill)
+    page = str(serve())
+    loaded(chromium, page, "4 queues")
+
+    def press(*keys: str) -> Any:
+        chromium.switch_to.active_element.send_keys(*keys)
+        return chromium.switch_to.active_element
+
+    assert press(Keys.TAB).text == "Skip to the content"
+    assert press(Keys.ENTER).tag_name == "main"
+    assert press(Keys.TAB).get_attribute("id") == "filter"
+    press("paused", Keys.ENTER)
+    wait_until(lambda: "1 queue of 4" in text_of(chromium))
+    assert "filter=paused" in chromium.current_url
+    chromium.execute_script("document.activeElement.blur()")
+    for _ in range(20):
+        if press(Keys.TAB).text == "events:paused":
+            break
+    shown = chromium.find_element(By.ID, "live").id
+    wait_until(lambda: chromium.find_element(By.ID, "live").id != shown)  # it was loaded again meanwhile
+    assert chromium.switch_to.active_element.text == "events:paused"
+    press(Keys.ENTER)
+    wait_until(lambda: "paused since" in text_of(chromium) and "Figures" in text_of(chromium))
+
+
+def test_an_open_page_changes_by_itself_and_survives_a_restart(
+    chromium: WebDriver, serve: Callable[..., Served], url: str
+) -> None:
+    async def put(client: Client) -> None:
+        await EventQueue[bytes]("clicks", client=client).put(b"x")
+
+    do(url, put)
+    served = serve()
+    loaded(chromium, str(served), "events:clicks")
+    chromium.get(f"{served}queue?at=events:clicks")
+    chromium.execute_script("window.same = true")
+
+    def waiting() -> str:
+        found = re.search(r"Waiting\n([0-9,]+)", text_of(chromium))
+        return found[1] if found else ""
+
+    wait_until(lambda: waiting() == "1")
+    do(url, put)
+    wait_until(lambda: waiting() == "2")
+    status = chromium.find_element(By.ID, "connection")
+    assert status.text == "live"
+    details = chromium.find_element(By.ID, "details")
+    details.find_element(By.TAG_NAME, "summary").click()
+    served.stop()
+    wait_until(lambda: "not connected" in status.text)
+    do(url, put)
+    served.start()
+    wait_until(lambda: waiting() == "3")
+    wait_until(lambda: status.text == "live")
+    assert chromium.find_element(By.ID, "details").get_attribute("open") == "true"
+    assert chromium.execute_script("return window.same")  # the page was not loaded as a whole
+
+
+def test_people_sign_in(chromium: WebDriver, serve: Callable[..., Served], url: str, tmp_path: Path) -> None:
+    async def create(client: Client) -> None:
+        await EventQueue[bytes]("clicks", client=client).create()
+
+    do(url, create)
+    tokens = tmp_path / "tokens"
+    tokens.write_text("viewer a-token-of-many-characters\n")
+    served = serve("--token-file", str(tokens))
+    chromium.get(f"{served}queue?at=events:clicks")
+    assert "login" in chromium.current_url
+    for scheme in ("light", "dark"):
+        emulate(chromium, scheme)
+        assert problems(chromium) == []
+    chromium.find_element(By.ID, "token").send_keys("wrong", Keys.ENTER)
+    wait_until(lambda: "not accepted" in text_of(chromium))
+    chromium.find_element(By.ID, "token").send_keys("a-token-of-many-characters", Keys.ENTER)
+    wait_until(lambda: chromium.current_url.endswith("queue?at=events:clicks"))
+    loaded(chromium, str(served), "events:clicks")
+    assert chromium.execute_script("return document.cookie") == ""
+    served.stop()
+    served.start()  # the session goes on
+    loaded(chromium, str(served), "events:clicks")
+    chromium.find_element(By.XPATH, "//button[.='Sign out']").click()
+    wait_until(lambda: "login" in chromium.current_url)
+
+
+def test_it_fits_a_phone(chromium: WebDriver, serve: Callable[..., Served], url: str) -> None:
+    do(url, fill)
+    page = str(serve())
+    loaded(chromium, page, "4 queues")
+    size = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
+    chromium.execute("executeCdpCommand", {"cmd": "Emulation.setDeviceMetricsOverride", "params": size})
+    try:
+        for address in all_pages(chromium, page):
+            chromium.get(address)
+            assert chromium.execute_script("return document.documentElement.scrollWidth") <= 360, address
+    finally:
+        chromium.execute("executeCdpCommand", {"cmd": "Emulation.clearDeviceMetricsOverride", "params": {}})
