@@ -17,8 +17,11 @@ _OURS: Final = (
 PATTERNS: Final = ((b"queue:{*}:items", b"hash"), (b"queue:{*}:consumers", b"zset"))
 """What SCAN looks for, with the type: a queue that has events or consumers is active (specification, "Commands")."""
 
-OURS: Final = ((b"apressure:queue:{*}:bound", b"string"), (b"apressure:queue:{*}:delayed", b"zset"))
-"""The same for queues that apressure has created, which may be empty, or in which everything is delayed."""
+OURS: Final = (
+    (b"apressure:queue:{*}:bound", b"string"), (b"apressure:queue:{*}:delayed", b"zset"),
+    (b"apressure:queue:{*}:dead", b"list"),
+)  # fmt: skip
+"""The same for queues that apressure has created, which may be empty, or that have delayed or dead events only."""
 
 _HEAD: Final = b"queue:{"
 _OURS_HEAD: Final = b"apressure:" + _HEAD
@@ -127,7 +130,7 @@ def names_among(found: Iterable[bytes]) -> list[str]:
     for key in found:
         ours = key.startswith(_OURS_HEAD)
         name, _, ending = key.removeprefix(_OURS_HEAD if ours else _HEAD).rpartition(b"}")
-        endings = (b":bound", b":delayed") if ours else (b":items", b":consumers")
+        endings = (b":bound", b":delayed", b":dead") if ours else (b":items", b":consumers")
         if key.startswith((_HEAD, _OURS_HEAD)) and name and b"}" not in name and ending in endings:
             names.add(name)
     return [name.decode(errors="surrogateescape") for name in sorted(names) if len(name) < MAX_NAME]

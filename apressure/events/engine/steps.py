@@ -355,6 +355,6 @@ class Mender:
 
 
 async def active_queues(client: Client, created: bool = False) -> list[str]:
-    """Return the names of all queues with events or consumers, or `created` or delayed by us: a scan of all keys."""
+    """Return the names of all queues with events or consumers, or those too that are `created`, or have only delayed or dead events: a scan of all keys."""
     patterns = (*PATTERNS, *OURS) if created else PATTERNS
     return names_among([key for pattern, kind in patterns async for key in client.scan(pattern, kind)])

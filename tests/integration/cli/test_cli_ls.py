@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from apressure import AsyncQueue, EventQueue, TaskQueue
+import pytest
+
+from apressure import AsyncQueue, EventQueue, QueueEmptyError, TaskQueue
 from apressure.embedded import EmbeddedServer
 from tests.integration.cli.test_cli_terminal import at_a_terminal
 from tests.integration.commands import Commands
@@ -39,3 +41,19 @@ async def test_it_looks_again(make_server: Callable[..., EmbeddedServer]) -> Non
                 await encode.put("x")
                 while process.stdout.readline() != b"tasks:encode\t%d\t0\topen\n" % (number + 1):
                     pass
+
+
+async def test_queues_are_listed_that_have_only_dead_letters_or_items_for_later(
+    make_server: Callable[..., EmbeddedServer],
+) -> None:
+    url = make_server().url
+    async with EventQueue("dead", url=url, max_attempts=1) as dead, EventQueue("later", url=url) as later:
+        await dead.put(b"x")
+        await (await dead.receive()).nack(ValueError("no"))
+        with pytest.raises(QueueEmptyError):
+            await dead.receive(timeout=0)
+        await later.put(b"x", delay=3600)
+    listed = Commands(url).json("ls")
+    assert [(one["address"], one["dead_letters"], one["delayed"]) for one in listed] == [
+        ("events:dead", 1, 0), ("events:later", 0, 1),
+    ]  # fmt: skip
