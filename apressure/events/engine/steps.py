@@ -355,6 +355,9 @@ class Mender:
 
 
 async def active_queues(client: Client, created: bool = False) -> list[str]:
-    """Return the names of all queues with events or consumers, or those too that are `created`, or have only delayed or dead events: a scan of all keys."""
+    """Return the names of all queues with events or consumers: a scan of all keys.
+
+    With `created`, those too that were created, or have only delayed events or dead letters.
+    """
     patterns = (*PATTERNS, *OURS) if created else PATTERNS
     return names_among([key for pattern, kind in patterns async for key in client.scan(pattern, kind)])
