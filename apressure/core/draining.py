@@ -20,6 +20,8 @@ class Drainable(Administration):
     async def drain(self, worker_id: str, *, deadline: float | None = None) -> int:
         """Ask a worker to end as after its first SIGTERM: it receives no more, and finishes what it has in hand.
 
+        What does not finish within its `shutdown_timeout` goes back, as after a SIGTERM.
+
         It learns that within about five seconds. `serve`, `pipe`, `apressure worker` and a `Runner` can be drained;
         `consumer()` blocks and Spark queries cannot.
 

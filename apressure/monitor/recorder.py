@@ -31,7 +31,9 @@ class Recorder:
     def add(self, queue: Any) -> Sampler:
         """Look at this queue, too."""
         sampler = self._reader.add(queue)
-        sampler.on_minute = functools.partial(self._keep, queue)
+        if not self._writes:
+            sampler.minutes.keep_all()
+        sampler.on_minute = functools.partial(self._keep, sampler)
         return sampler
 
     def discard(self, queue: Any) -> None:
@@ -44,16 +46,18 @@ class Recorder:
         if self._writing:
             await asyncio.wait(self._writing)
 
-    def _keep(self, queue: Any, minute: Minute) -> None:
-        if self._writes and not minute.idle and id(queue) not in self._refused:
-            writing = background.start(self._write(queue, minute), "writing the history of a queue")
+    def _keep(self, sampler: Sampler, minute: Minute) -> None:
+        if self._writes and not minute.idle and id(sampler.queue) not in self._refused:
+            writing = background.start(self._write(sampler, minute), "writing the history of a queue")
             self._writing.add(writing)
             writing.add_done_callback(self._writing.discard)
 
-    async def _write(self, queue: Any, minute: Minute) -> None:
+    async def _write(self, sampler: Sampler, minute: Minute) -> None:
+        queue: Any = sampler.queue
         try:
             await queue.write_history(minute, deadline=self._reader.timeout)
         except (*UNAVAILABLE, ReadOnlyError):  # this user may not: do not fill the server's log with that
             self._refused.add(id(queue))
+            sampler.minutes.keep_all()
         except (PressureError, OSError):  # the server is down
             pass

@@ -65,14 +65,20 @@ class QueuePattern:
     async def statistics(self) -> object:
         """Begin to search, if it is time; raise what the latest search has failed with."""
         if self._searching is None and time.monotonic() >= self._next:
-            self._searching = background.start(self.search(), "searching for queues")
-            await asyncio.wait((self._searching,), timeout=1.0)  # most servers have few keys
+            await asyncio.wait((self._begin(),), timeout=1.0)  # most servers have few keys
         if self.error is not None:
             raise self.error
         return self
 
     async def search(self) -> None:
         """Find the queues that there are now. An error is kept for `statistics`, and what was found stays."""
+        await asyncio.wait((self._searching or self._begin(),))
+
+    def _begin(self) -> asyncio.Task[None]:
+        self._searching = background.start(self._search(), "searching for queues")
+        return self._searching
+
+    async def _search(self) -> None:
         began = time.monotonic()
         try:
             found = set(await self._finder.find(self._pattern))

@@ -85,10 +85,15 @@ class Service:
         self._cancel_handlers: Callable[[], None] = lambda: None
 
     def signalled(self, signum: int) -> None:
-        """End the service after a signal: the first one lets handlers finish, the second one cancels them."""
+        """End the service after a signal: the first one lets handlers finish, the second one cancels them.
+
+        Handlers of a service that drains already may finish after the first one, too.
+        """
         if not self._stopped.is_set():
             self._signal = Signals(signum)
             self.stop()
+        elif self._drained and self._signal is None:
+            self._signal = Signals(signum)
         else:
             self.stop_listening()
             text = "%s cancels its handlers after a second signal, %s: %d in hand go back"

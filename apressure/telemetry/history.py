@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import deque
-from datetime import datetime
+from collections import Counter, deque
 from typing import Any, Final, NamedTuple
 
 from apressure.core.history import KEPT, Minute
@@ -15,6 +14,9 @@ _WINDOW: Final = 60.0
 
 _SPEED: Final = 10.0
 """Seconds: speeds are of this time."""
+
+_GAP: Final = 600.0
+"""Seconds: what has happened between two looks that are further apart is not known by the minute."""
 
 _MOST: Final = 1000
 """As many looks are kept until the messages that were put meanwhile are gone. Then every second one is forgotten."""
@@ -71,7 +73,7 @@ class Flow:
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, int, int]] = deque()
-        self._handled: dict[tuple[str, datetime], int] = {}
+        self._handled: Counter[str] = Counter()
         self._taken = 0
 
     def look(self, now: float, statistics: Any) -> tuple[Speed, Totals | None]:
@@ -97,8 +99,10 @@ class Flow:
         workers = getattr(statistics, "workers", ())
         if not workers and not self._handled:
             return None
-        handled = {(worker.id, worker.since): worker.handled for worker in workers}
-        self._taken += sum(max(0, count - self._handled.get(worker, count)) for worker, count in handled.items())
+        handled: Counter[str] = Counter()
+        for worker in workers:
+            handled[worker.id] += worker.handled
+        self._taken += sum(max(0, count - self._handled.get(name, count)) for name, count in handled.items())
         self._handled = handled
         there = statistics.length + statistics.in_flight + getattr(statistics, "delayed", 0)
         before = self._looks[-1][1] if self._looks else 0
@@ -109,36 +113,58 @@ class Minutes:
     """Makes records of minutes from looks.
 
     Attributes:
-        kept: Those of the last day, the oldest first.
+        kept: Those of the last hour in which there was something, the oldest first; of the last day after `keep_all`.
     """
 
     def __init__(self) -> None:
-        self.kept: deque[Minute] = deque(maxlen=KEPT)
+        self.kept: deque[Minute] = deque(maxlen=60)
         self._time = 0
-        self._before: Totals | None = None
-        self._latest: tuple[Any, float | None, Totals | None] = None, None, None
+        self._before: _Look | None = None
+        self._latest: _Look | None = None
+
+    def keep_all(self) -> None:
+        """Keep those of a day: nobody else does."""
+        self.kept = deque(self.kept, KEPT)
 
     def look(self, at: float, statistics: Any, oldest: float | None, totals: Totals | None) -> Minute | None:
         """Note a look; return the minute that has ended since the last one, if one has."""
         minute = int(at) // 60 * 60
-        ended = self._minute() if self._time and minute > self._time else None
+        look = _Look(at, statistics, oldest, totals)
+        ended = self._minute(self._latest) if self._latest is not None and minute > self._time else None
         if minute != self._time:
-            self._time = minute
-            self._before = self._latest[2] or totals
-        self._latest = statistics, oldest, totals
-        if ended is not None:
+            self._time, self._before = minute, self._latest or look
+        self._latest = look
+        if ended is not None and not ended.idle:
             self.kept.append(ended)
         return ended
 
-    def _minute(self) -> Minute:
-        statistics, oldest, totals = self._latest
-        put, taken = (None, None) if totals is None or self._before is None else (
-            max(0, now - before) for now, before in zip(totals, self._before, strict=True)
-        )  # fmt: skip
+    def _minute(self, latest: _Look) -> Minute:
+        """Return the minute of which this was the latest look."""
+        put, taken = self._happened(latest)
+        statistics, oldest = latest.statistics, latest.oldest
         return Minute(
             self._time, statistics.length, statistics.in_flight, getattr(statistics, "delayed", 0), put, taken,
             None if oldest is None else round(oldest),
         )  # fmt: skip
+
+    def _happened(self, latest: _Look) -> tuple[int | None, int | None]:
+        """Return how many messages were put and taken; where looks are rare, the part that is one minute's."""
+        before = self._before
+        if before is None or before.totals is None or latest.totals is None or latest.at - before.at > _GAP:
+            return None, None
+        changes = [now - then for now, then in zip(latest.totals, before.totals, strict=True)]
+        if min(changes) < 0:  # another queue of this name
+            return None, None
+        seconds = latest.at - before.at
+        put, taken = changes if seconds < 90 else [round(change * 60 / seconds) for change in changes]
+        return put, taken
+
+
+class _Look(NamedTuple):
+    at: float
+    statistics: Any
+    oldest: float | None
+    totals: Totals | None
 
 
 class Arrivals:

@@ -16,7 +16,10 @@ MOST: Final = 50
 """Looks a second: about 1 % of a core of the server (`nox -s bench -- watch` measures that)."""
 
 _AT_A_TIME: Final = 32
-"""So many queues are looked at side by side."""
+"""So many queues are looked at side by side, where all are looked at once."""
+
+_UNANSWERED: Final = 1000
+"""So many looks may be without an answer. Those at a server that hangs must not keep others from theirs."""
 
 _TOGETHER: Final = 0.2
 """Seconds: looks that are due within this time go to a server together, which wakes it and costs it less."""
@@ -99,7 +102,7 @@ class Reader:
                 self.turned_at = time.monotonic()
                 left, last = min(self._most, left + (now - last) * self._most), now
                 self._changed.clear()
-                while left >= 1 and len(self._looking) < _AT_A_TIME and (sampler := self._next(now)) is not None:
+                while left >= 1 and len(self._looking) < _UNANSWERED and (sampler := self._next(now)) is not None:
                     left -= 1
                     looking = background.start(self._look(sampler), "looking at a queue")
                     self._looking.add(looking)
@@ -151,7 +154,7 @@ class Reader:
             self._line_of(sampler).append((due, sampler))
 
     def _looked(self, looking: asyncio.Task[None]) -> None:
-        if len(self._looking) == _AT_A_TIME:
+        if len(self._looking) == _UNANSWERED:
             self._changed.set()
         self._looking.discard(looking)
         self.looked.set()
@@ -174,7 +177,7 @@ class Reader:
 
     def _due_in(self, now: float) -> float:
         """Return in how many seconds the next queue is due."""
-        if len(self._looking) >= _AT_A_TIME:
+        if len(self._looking) >= _UNANSWERED:
             return _HEARTBEAT
         return min((_HEARTBEAT, self.interval, *(line[0][0] - now for line in self._lines if line)))
 

@@ -11,12 +11,21 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from apressure.core.history import Minute
-from apressure.exceptions import DecodeError, PermissionDeniedError, QueueDoesNotExistError, QueueEmptyError
+from apressure.exceptions import (
+    DecodeError,
+    PermissionDeniedError,
+    QueueDoesNotExistError,
+    QueueEmptyError,
+    UnsupportedError,
+)
 from apressure.telemetry.history import UNKNOWN, Arrivals, Flow, Head, Minutes, Speed, Trend
 from apressure.telemetry.scaling import Need, Scaler, Scaling
 from apressure.telemetry.states import State, States, failed
 
 logger = logging.getLogger("apressure")
+
+_HEAD_BYTES: Final = 4096
+"""Bytes of the next message that are asked for."""
 
 _LONGEST: Final = 1000
 """Characters of a label."""
@@ -136,6 +145,26 @@ class Sampler:
             return None
         return self._scaler.need(time.monotonic(), sample.statistics)
 
+    async def _next_message(self) -> Any:
+        """Return the next message, or what tells it from others: it may be large.
+
+        Raises:
+            QueueEmptyError: There is none any more.
+            DecodeError: It cannot be decoded.
+            PermissionDeniedError: This user may not look at messages.
+        """
+        queue: Any = self.queue
+        if not hasattr(queue, "browse"):
+            return await queue.peek()
+        try:
+            page = await queue.browse(limit=1, most_bytes=_HEAD_BYTES)
+        except UnsupportedError:  # an okq server has no such command
+            return await queue.peek()
+        if not page.messages:
+            raise QueueEmptyError("no message waits", name=queue.name)
+        first = page.messages[0]
+        return first.id, first.size, first.raw
+
     async def _oldest(self, now: float, statistics: Any) -> float | None:
         """Return the age of the next message."""
         if statistics.length == 0:
@@ -148,7 +177,7 @@ class Sampler:
         if not hasattr(self.queue, "peek"):
             return None
         try:
-            item = await self.queue.peek()
+            item = await self._next_message()
         except QueueEmptyError:
             self._head.gone()
             return 0.0

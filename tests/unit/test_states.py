@@ -121,8 +121,8 @@ def test_speeds_are_those_of_the_last_seconds() -> None:
 
 def test_where_the_server_does_not_count_the_workers_do() -> None:
     flow = Flow()
-    flow.look(0.0, statistics(length=10, workers=(worker(1000),)))
-    assert flow.look(2.0, statistics(length=4, in_flight=2, workers=(worker(1008),)))[0] == Speed(2.0, 4.0)
+    flow.look(0.0, statistics(length=10, workers=(worker(400), worker(600))))  # of two services
+    assert flow.look(2.0, statistics(length=4, in_flight=2, workers=(worker(405), worker(603))))[0] == Speed(2.0, 4.0)
     # One has ended, and another has begun: what it had handled before is not counted.
     speed, totals = flow.look(4.0, statistics(length=6, workers=(worker(500, "b"),)))
     assert speed == Speed(1.0, 2.0)
@@ -139,9 +139,26 @@ def test_minutes_are_made_of_looks() -> None:
     assert minutes.look(base + 125, statistics(length=0), None, None) == Minute(base + 60, 9, 0, 0, 6, 5, None)
     # Nobody has looked for a while, and then nobody counts.
     assert minutes.look(base + 400, statistics(), 0.0, None) == Minute(base + 120, 0, 0, 0, None, None, None)
-    assert [minute.time for minute in minutes.kept] == [base, base + 60, base + 120]
+    assert [minute.time for minute in minutes.kept] == [base, base + 60]  # in the last one there was nothing
     assert Minute(base, 0, 0, 0, None, 0, 0).idle
     assert not Minute(base, 0, 0, 0, None, 1, 0).idle
+
+
+def test_what_has_happened_between_rare_looks_is_a_part_or_unknown() -> None:
+    minutes, base = Minutes(), 1_900_000_020 // 60 * 60
+    minutes.look(base, statistics(), 0.0, (0, 0))
+    minutes.look(base + 200, statistics(length=1), 0.0, (2000, 1000))
+    ended = minutes.look(base + 400, statistics(length=1), 0.0, (4000, 2000))
+    assert ended is not None
+    assert (ended.put, ended.taken) == (600, 300)
+    minutes.look(base + 8000, statistics(length=1), 0.0, (90_000, 80_000))
+    ended = minutes.look(base + 8060, statistics(length=1), 0.0, (90_000, 80_000))
+    assert ended is not None
+    assert (ended.put, ended.taken) == (None, None)  # of two hours
+    minutes.look(base + 8120, statistics(length=1), 0.0, (5, 5))
+    ended = minutes.look(base + 8180, statistics(length=1), 0.0, (5, 5))
+    assert ended is not None
+    assert (ended.put, ended.taken) == (None, None)  # another queue of the name
 
 
 @pytest.mark.parametrize("minute", [Minute(60, 1, 2, 3, 4, 5, 6), Minute(1_900_000_020, 0, 0, 0, None, None, None)])

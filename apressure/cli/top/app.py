@@ -77,14 +77,14 @@ class Top(App[int]):
         self._view = view
         self._read_only = read_only
         self._table = QueueTable(view)
+        self._lines = {name: Static(id=name, markup=False) for name in ("heading", "totals", "failures", "message")}
         self._said: dict[str, str] = {}
 
     def compose(self) -> ComposeResult:
-        yield Static(id="heading", markup=False)
-        yield Static(id="totals", markup=False)
-        yield Static(id="failures", markup=False)
+        *above, message = self._lines.values()
+        yield from above
         yield self._table
-        yield Static(id="message", markup=False)
+        yield message
         yield Input(placeholder="a part of an address or of a state", select_on_focus=False)
         yield Footer()
 
@@ -124,10 +124,10 @@ class Top(App[int]):
         view.monitor.reader.prefer(wanted)
 
     def _say(self, where: str, text: str) -> None:
-        if self._said.get(where) == text:
+        line, alone = self._lines[where], where in _ON_ONE_LINE
+        if self._said.get(where) == text or not line.is_attached:  # it is gone when the program ends
             return
         self._said[where] = text
-        line, alone = self.screen_stack[0].query_one(f"#{where}", Static), where in _ON_ONE_LINE
         line.update(Text(text, no_wrap=alone, overflow="ellipsis"), layout=not alone)  # a layout takes long
         line.display = bool(text)
 

@@ -261,8 +261,9 @@ class Runner:
         assert self._receiving is not None
         self._received.append(Signals(signum))
         running, name = len(self._running), Signals(signum).name
-        if len(self._received) == 1 and not self._drained:
-            self._begin_to_drain(name)
+        if len(self._received) == 1:
+            if not self._drained:
+                self._begin_to_drain(name)
         else:
             self._stop_listening()
             text = f"ends its tasks after a second signal, {name}: {running} go back"

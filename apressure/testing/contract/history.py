@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from apressure.core.history import KEPT, Minute
 from apressure.testing.contract.steps import Opener, fails, in_time
 
-NOW = 1_900_000_020
+NOW = 1_700_000_040
 
 
 def minute(number: int, length: int = 1) -> Minute:

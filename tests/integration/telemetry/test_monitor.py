@@ -20,7 +20,7 @@ from apressure.monitor.monitor import Monitor, Seen
 from apressure.monitor.search import QueuePattern
 from apressure.telemetry.states import Severity
 from tests.integration.acl_roles import PASSWORD, allow, documented
-from tests.servers import admin
+from tests.servers import admin, frozen
 
 Make = Callable[..., EmbeddedServer]
 
@@ -92,6 +92,42 @@ async def test_new_queues_are_found_and_those_that_are_gone_are_forgotten(make_s
             QueuePattern("okq://127.0.0.1:1/*", Shown(), finder)
 
 
+async def test_two_searches_at_a_time_find_each_queue_once(make_server: Make) -> None:
+    url = make_server().url
+    async with Client(url) as client:
+        for number in range(100):
+            await AsyncQueue(f"queue-{number}", client=client).create()
+    async with Monitor(url=url, interval=0.05) as monitor:
+        await asyncio.gather(*(monitor.look() for _ in range(3)))
+        assert len(monitor.reader.samplers) == 101  # with the pattern
+        assert len(monitor.seen()) == 100
+
+
+async def test_a_server_that_hangs_keeps_no_other_from_its_looks(make_server: Make) -> None:
+    hanging, good = make_server(), make_server()
+    async with AsyncQueue("orders", url=good.url) as orders:
+        await orders.create()
+    names = [f"{hanging.url}/queue-{number}" for number in range(100)]
+    with frozen(hanging):
+        async with Monitor(*names, f"{good.url}/orders", interval=0.2, timeout=60.0) as monitor:
+            await until(monitor, lambda found: "orders" in found and len(found["orders"].sampler.minutes.kept) >= 0)
+            first = next(one for one in monitor.seen() if one.address.name == "orders").sample
+            await until(monitor, lambda found: found["orders"].sample.at > first.at + 1)
+
+
+async def test_a_writer_whose_clock_is_fast_blocks_nobody(make_server: Make) -> None:
+    server = make_server()
+    async with AsyncQueue("orders", url=server.url) as orders:
+        await orders.create()
+        now = int(time.time()) // 60 * 60
+        ahead, current = Minute(now + 86_400, 1, 0, 0, 0, 0, 0), Minute(now, 2, 0, 0, 0, 0, 0)
+        assert not await orders.write_history(ahead)
+        with admin(server) as db:
+            db.rpush("apressure:__pressure__:orders:history", ahead.encode())
+        assert await orders.write_history(current)
+        assert await orders.history() == [current]
+
+
 async def test_a_server_that_restarts_is_seen_again(make_server: Make, tmp_path: Path) -> None:
     server = make_server("valkey", directory=tmp_path, config={"appendonly": True, "appendfsync": "always"})
     async with AsyncQueue("orders", url=server.url) as orders:
@@ -125,7 +161,7 @@ async def test_a_search_that_fails_is_told_and_tried_again(make_server: Make, tm
 async def fast_minutes(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     """Have time run so that each tenth of a second is a minute for those who look."""
     start, real = time.time(), time.time
-    monkeypatch.setattr("apressure.telemetry.sampler.time.time", lambda: start + (real() - start) * 600)
+    monkeypatch.setattr("apressure.telemetry.sampler.time.time", lambda: start - 86_400 + (real() - start) * 600)
     yield
     monkeypatch.undo()
 

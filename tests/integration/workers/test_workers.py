@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -19,12 +21,14 @@ from apressure.core import registration
 from apressure.core.workers import MAX_SIZE, MOST, encode
 from apressure.embedded import EmbeddedServer
 from apressure.tasks import Runner, TaskClient
+from apressure.telemetry.history import Flow
 from apressure.testing.contract.workers import QUICK, seen
 from tests import processes
 from tests.integration.acl_roles import allow, documented, without
 from tests.integration.commands import environment
 from tests.integration.conftest import eventually, fails, in_time
 from tests.integration.workers.support import beat, record_of
+from tests.reference import connect
 from tests.servers import admin, frozen
 
 pytestmark = pytest.mark.leaves_keys
@@ -399,3 +403,68 @@ async def test_a_drained_runner_lets_its_tasks_finish(url: str) -> None:
         assert await queue.qsize() == 1
         await seen(queue, lambda found: not found)
         del task
+
+
+@pytest.mark.parametrize("how", ["serve", "runner"])
+async def test_a_signal_during_a_drain_lets_handlers_finish_and_the_next_one_does_not(url: str, how: str) -> None:
+    started, ended = asyncio.Event(), []
+
+    async def work(item: Any) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(item)
+
+    async with TaskClient(url) as client:
+        queue = client.queue("jobs")
+        await queue.put("1")
+        if how == "serve":
+            running = asyncio.ensure_future(serve(work, queue, signals=(signal.SIGUSR1,), shared=True))
+        else:
+            running = asyncio.ensure_future(Runner(client, "jobs", work, signals=(signal.SIGUSR1,)).run())
+        await in_time(started.wait())
+        (worker,) = await seen(queue)
+        assert await queue.drain(worker.id) == 1
+        await seen(queue, lambda found: found[0].draining)
+        await asyncio.sleep(3 * QUICK)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        await asyncio.sleep(3 * QUICK)
+        assert not running.done()
+        assert ended == []
+        os.kill(os.getpid(), signal.SIGUSR1)
+        done = await in_time(running)
+        assert ended == ["1"]
+        assert (done.drained, done.signal) == (True, signal.SIGUSR1)
+        assert await queue.qsize() == 1
+
+
+async def test_a_drain_waits_for_a_worker_that_stands_still(kind: str, url: str) -> None:
+    """Its registration expires, and those that work on remove others that have expired."""
+    async with KINDS[kind]("jobs", url=url) as queue:
+        await queue.create()
+        assert await beat(queue, b"still/1", encode(record_of()), lasts=0.3) == 0
+        assert await beat(queue, b"dead/1", encode(record_of()), lasts=0.3) == 0
+        assert await queue.drain("still") == 1
+        with connect(url) as db:
+            await seen(queue, lambda found: not found)
+            db.hset(key_of(db), "", 0)  # the time of the next cleaning has come
+            await beat(queue, b"other/1", encode(record_of()))
+            left = {name.decode() for name in db.hkeys(key_of(db))}
+        assert left == {"", "still/1", "other/1"}
+        assert await beat(queue, b"still/1", encode(record_of())) == 1
+
+
+async def test_the_speed_of_a_queue_that_does_not_count_is_that_of_its_workers(url: str) -> None:
+    async with EventQueue("jobs", url=url) as queue, EventQueue("jobs", url=url) as working:
+        await queue.create()
+        flow, speeds = Flow(), []
+        service = asyncio.ensure_future(serve(nothing, working, signals=(), shared=True))
+        await seen(queue)
+        async with asyncio.timeout(60):
+            while not any(speed.taken and speed.put for speed in speeds):
+                await queue.put_many([b"x"] * 20)
+                await asyncio.sleep(QUICK)
+                speeds.append(flow.look(time.monotonic(), await queue.statistics())[0])
+        service.cancel()
+        await in_time(asyncio.wait((service,)))

@@ -1,4 +1,5 @@
--- Write a registration, and remove those that have expired.
+-- Write a registration, and remove those that have expired. What was asked to drain is kept for longer: its program may
+-- stand still, and has not seen that yet.
 -- KEYS: the hash of workers
 -- ARGV: the registration's name, its letter, its record, for how many milliseconds it counts
 -- Returns: 1 if somebody has asked it to drain, 0 if not, -1 if the queue has too many
@@ -10,7 +11,10 @@ if count > MOST_WORKERS + 1 then  -- others have filled it: what works registers
 end
 if (natural(call('HGET', workers, '')) or 0) <= now() then
   for _, other in ipairs(call('HKEYS', workers)) do
-    if other ~= '' and (parts(call('HGET', workers, other)) or 0) <= now() then call('HDEL', workers, other) end
+    if other ~= '' then
+      local ends, _, was = parts(call('HGET', workers, other))
+      if (ends or 0) + (was == 'd' and KEY_MS or 0) <= now() then call('HDEL', workers, other) end
+    end
   end
   call('HSET', workers, '', now() + LOOK_MS)
   count = call('HLEN', workers)
