@@ -37,20 +37,20 @@ class Guard:
     """Refuses what is too large or asks for another host, and adds the security headers.
 
     Args:
-        inner: The application.
+        app: The application.
         hosts: The names under which it may be asked for; `*` for any. Without that, a page of another site could have
             its own name lead to this machine (DNS rebinding), and read what the page shows.
     """
 
-    def __init__(self, inner: ASGIApp, hosts: Iterable[str]) -> None:
-        self._inner = inner
+    def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
+        self._app = app
         self._hosts = frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
-                await self._inner(scope, receive, send)
+                await self._app(scope, receive, send)
             return
 
         async def secured(message: Message) -> None:
@@ -63,7 +63,7 @@ class Guard:
         if (refused := self._refusal(scope)) is not None:
             await refused(scope, receive, secured)
         else:
-            await self._inner(scope, _Limited(receive).receive, secured)
+            await self._app(scope, _Limited(receive).receive, secured)
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         headers = Headers(scope=scope)

@@ -4,7 +4,7 @@
   const events = document.body.dataset.events;
   const status = document.getElementById("connection");
   if (!events || !status) return;
-  let loading = false, source = null, timer = null;
+  let loading = false, pressed = false, source = null, timer = null;
 
   const say = (text) => { if (status.textContent !== text) status.textContent = text; };
 
@@ -40,14 +40,14 @@
   };
 
   const load = async () => {
-    if (loading || document.hidden || selected()) return;
+    if (loading || pressed || document.hidden || selected()) return;
     loading = true;
     try {
       const answer = await fetch(location.href, {cache: "no-store", credentials: "same-origin", headers: {Accept: "text/html"}});
       if (answer.redirected) { location.reload(); return; } // sign in again
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const fresh = page.getElementById("live");
-      if (fresh) { show(fresh); say("live"); }
+      if (fresh && !pressed) { show(fresh); say("live"); }
     } catch (error) {
       say("not connected; trying again");
     } finally {
@@ -66,6 +66,9 @@
       if (timer === null) timer = setTimeout(connect, 3000);
     };
   };
+  // What is pressed has to be there when it is released: otherwise the click is lost.
+  document.addEventListener("pointerdown", () => { pressed = true; });
+  for (const name of ["pointerup", "pointercancel"]) document.addEventListener(name, () => { pressed = false; });
   document.addEventListener("visibilitychange", () => { if (!document.hidden) load(); });
   window.addEventListener("pagehide", () => { if (source) source.close(); });
   connect();

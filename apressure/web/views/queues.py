@@ -42,6 +42,7 @@ async def overview(asked: Asked) -> Page:
     rows = chosen[(page - 1) * ROWS : page * ROWS]
     data = {
         "queues": [row_of(asked, one) for one in rows], "found": len(chosen), "watched": len(seen), "page": page,
+        "not_looked_at_yet": max(0, asked.monitor.known - len(seen)),
         "pages": pages, "filter": wanted, "sort": sort or "state", "failures": asked.monitor.failures(),
         "need_somebody": sum(one.state.severity >= 2 for one in seen),
     }  # fmt: skip
