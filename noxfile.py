@@ -27,7 +27,7 @@ SPARK = ("pipeline", "spark", "spark-connect")
 SOURCES = ("apressure", "docs", "tests", "examples", "noxfile.py")
 # tests/parallel.py says how many processes `auto` means. `nox -s tests -- -n 0` runs one test at a time.
 PARALLEL = ("-n", "auto", "--dist", "loadfile")
-BESIDE_THE_TESTS = ("CHANGELOG.md", "README.md", "docs", "examples", "noxfile.py", "pyproject.toml", "tests")
+BESIDE_THE_TESTS = ("CHANGELOG.md", "LICENSE", "README.md", "docs", "examples", "noxfile.py", "pyproject.toml", "tests")
 
 
 @nox.session

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from apressure.cli import commands as commands_package
 from apressure.telemetry.families import FAMILIES, Family, Kind
 from tests import processes
 
@@ -93,7 +94,8 @@ def test_each_trouble_has_a_rule_that_says_what_it_is() -> None:
 def test_each_description_names_commands_that_there_are() -> None:
     named = {command for rule in rules() for command in COMMAND.findall(rule["annotations"]["description"])}
     assert named
-    commands = ROOT / "apressure" / "cli" / "commands"
+    (folder,) = commands_package.__path__
+    commands = Path(folder)  # of the installed package
     for command in named:
         module, *rest = command.split()
         source = (commands / f"{module}.py").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import shutil
 import socket
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chromium.remote_connection import ChromiumRemoteConnection
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
@@ -267,8 +269,16 @@ def test_an_open_page_changes_by_itself_and_survives_a_restart(
     wait_until(lambda: waiting() == "2")
     status = chromium.find_element(By.ID, "connection")
     assert status.text == "live"
-    details = chromium.find_element(By.ID, "details")
-    details.find_element(By.TAG_NAME, "summary").click()
+
+    def opened() -> bool:
+        with contextlib.suppress(StaleElementReferenceException):  # it was just brought up to date
+            details = chromium.find_element(By.ID, "details")
+            if details.get_attribute("open") != "true":
+                details.find_element(By.TAG_NAME, "summary").click()
+            return details.get_attribute("open") == "true"
+        return False
+
+    wait_until(opened)
     served.stop()
     wait_until(lambda: "not connected" in status.text)
     do(url, put)

@@ -127,7 +127,7 @@ async def test_a_queue_has_charts_of_what_was_seen(open_page: OpenPage, client: 
 async def test_messages_are_shown_by_pages_without_what_they_contain(open_page: OpenPage, client: Client) -> None:
     clicks = EventQueue[bytes]("clicks", client=client)
     await clicks.create()
-    await clicks.put_many([b'{"customer": "<4711>", "n": %d}' % number for number in range(120)])
+    await clicks.put_many([b'{"customer": "<card no. 7>", "n": %d}' % number for number in range(120)])
     await clicks.put(b"later", delay=3600)
     delivery = await clicks.receive()
     page = await open_page("events:clicks")
@@ -135,7 +135,7 @@ async def test_messages_are_shown_by_pages_without_what_they_contain(open_page: 
     found, pages, where = 0, 0, "/queue/messages?at=events:clicks&place=waiting"
     while where:
         answer = await page.get(where)
-        assert "4711" not in answer.text
+        assert "card no. 7" not in answer.text
         twin = (await page.get(f"{where}&format=json")).json()
         body = twin["messages"][0]["body"]
         assert (body["format"], body["text"], body["size"] > 27) == ("hidden", "", True)
@@ -144,7 +144,7 @@ async def test_messages_are_shown_by_pages_without_what_they_contain(open_page: 
         where = next(iter(links(answer, "cursor=")), "")
     assert (found, pages) == (119, 3)
     newest = (await page.get("/queue/messages?at=events:clicks&place=waiting&newest=1&format=json")).json()
-    assert newest["messages"][0]["body"]["size"] == len(b'{"customer": "<4711>", "n": 119}')
+    assert newest["messages"][0]["body"]["size"] == len(b'{"customer": "<card no. 7>", "n": 119}')
     assert "119 waiting" in (await page.get("/queue/messages?at=events:clicks&place=waiting")).text
     for place, words in (("in_flight", "1 in flight"), ("delayed", "1 delayed"), ("parked", "0 parked"), ("no", "")):
         assert words in (await page.get(f"/queue/messages?at=events:clicks&place={place}")).text
@@ -157,20 +157,20 @@ async def test_messages_are_shown_by_pages_without_what_they_contain(open_page: 
 
 async def test_contents_are_shown_if_that_is_asked_for_and_redacted(open_page: OpenPage, client: Client) -> None:
     clicks = EventQueue[bytes]("clicks", client=client)
-    await clicks.put_many([b'{"card": "<4711>", "n": 1}', b"\xff\x00"])
+    await clicks.put_many([b'{"card": "<card no. 7>", "n": 1}', b"\xff\x00"])
     await clicks.put(b"third", key="customer-7")
     page = await open_page("events:clicks", show_bodies=True)
     await clicks.create()
     await shown(page, 1)
     where = "/queue/messages?at=events:clicks"
     answer = await page.get(where)
-    assert not [word for word in ("&lt;4711&gt;", "ff 00", "third", "customer-7") if word not in answer.text]
+    assert not [word for word in ("&lt;card no. 7&gt;", "ff 00", "third", "customer-7") if word not in answer.text]
     redacted = await open_page("events:clicks", show_bodies=True, redact=["/card"])
     await shown(redacted, 1)
     answer = await redacted.get(where)
     assert "[redacted]" in answer.text
     assert "&#34;n&#34;: 1" in answer.text
-    assert not [secret for secret in ("4711", "ff 00", "third", "customer-7") if secret in answer.text]
+    assert not [secret for secret in ("card no. 7", "ff 00", "third", "customer-7") if secret in answer.text]
 
 
 async def test_workers_of_all_queues_are_shown(open_page: OpenPage, client: Client) -> None:
