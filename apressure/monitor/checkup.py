@@ -17,12 +17,10 @@ from apressure.core.schedules import UNAVAILABLE
 from apressure.exceptions import ServerError
 from apressure.pressure.doctor import recovery
 from apressure.queue_addresses import QueueAddress
-from apressure.telemetry.states import consumers_of
+from apressure.telemetry.states import consumers_of, late_schedules
 
-_LATE: Final = 60.0
-"""Seconds by which a schedule may be late before a note says so."""
 _OVERDUE: Final = 1.0
-"""The same of a delayed item."""
+"""Seconds by which a delayed item may be late before a note says so."""
 
 
 async def examine(address: QueueAddress, queue: Any, statistics: Any) -> recovery.Report:
@@ -64,10 +62,9 @@ async def _late_schedules(address: QueueAddress, queue: Any) -> Iterable[recover
         return ()
     how = f"Serve the queue, or run `apressure schedules run-forever {shlex.quote(str(address))}`."
     now = time.time()
-    late = (one for one in schedules if one.next is not None and not one.paused and one.next < now - _LATE)
     return tuple(
         _note("late_schedule", f"The schedule {one.name!r} is late by {now - one.next:.0f} s: nothing drives it.", how)
-        for one in late
+        for one in late_schedules(now, schedules)
     )
 
 

@@ -54,8 +54,9 @@ class Seen(NamedTuple):
 class Monitor:
     """Watches queues of any kind, on any number of servers and in directories, while the block is open.
 
-    A look at a queue is one round trip. There are at most 50 a second, so a server with a thousand queues spends 1 % of
-    a core on them, and a thousand queues are each looked at every twenty seconds. Those that are shown come first.
+    A look at a queue is a round trip or two. There are at most 50 a second, so a server with a thousand queues spends
+    1 % of a core on them, and each of a thousand queues is looked at every twenty seconds. Those that are shown come
+    first.
 
     Args:
         *queues: Addresses and patterns, such as `orders`, `events:*` or `redis://host:6379/0/*`; none for all queues of
@@ -80,7 +81,7 @@ class Monitor:
         )
         self.finder = Finder(url, prefix, _SHARE)
         self._named: dict[QueueAddress, Any] = {}
-        self._patterns: list[tuple[QueuePattern, Sampler]] = []
+        self._patterns: list[QueuePattern] = []
         self._samplers: dict[int, Sampler] = {}
         self._recorder = Recorder(self.reader, writes=history)
         self._urls: set[str | None] = set()
@@ -89,7 +90,8 @@ class Monitor:
         for queue in queues or ("*",):
             if any(sign in queue for sign in "*?["):
                 pattern = QueuePattern(queue, self, self.finder)
-                self._patterns.append((pattern, self.reader.add(pattern)))
+                self._patterns.append(pattern)
+                self.reader.add(pattern)
                 self._note_urls(self.finder.read_pattern(queue))
             else:
                 self._named[address := self.finder.read(queue)] = None
@@ -103,7 +105,7 @@ class Monitor:
             self._named[address] = self.finder.open(address)
             self._stack.push_async_callback(self._named[address].aclose)
             self.add(self._named[address])
-        for pattern, _ in self._patterns:
+        for pattern in self._patterns:
             self._stack.push_async_callback(pattern.aclose)
         self._running = background.start(self.reader.run(), "watching queues")
         return self
@@ -137,13 +139,13 @@ class Monitor:
 
     async def look(self) -> None:
         """Search, and look at every queue once."""
-        await asyncio.gather(*(pattern.search() for pattern, _ in self._patterns))
+        await asyncio.gather(*(pattern.search() for pattern in self._patterns))
         await self.reader.sample()
 
     def seen(self) -> list[Seen]:
         """Return the queues that it has looked at, those that need somebody first, and then by address."""
         found = dict(self._named)
-        for pattern, _ in self._patterns:
+        for pattern in self._patterns:
             found.update(pattern.queues)
         seen = filter(None, (self._seen(address, queue) for address, queue in found.items()))
         return sorted(seen, key=lambda one: (-one.state.severity, str(one.address)))
@@ -156,7 +158,7 @@ class Monitor:
     @property
     def searched(self) -> bool:
         """Whether it has searched for all patterns."""
-        return all(pattern.searched for pattern, _ in self._patterns)
+        return all(pattern.searched for pattern in self._patterns)
 
     def find(self, address: QueueAddress, server: str = "") -> Seen | None:
         """Return what it knows of a queue; None of one that it has not looked at.
@@ -166,7 +168,7 @@ class Monitor:
             server: The `server` of what is returned; "" for any.
         """
         places = [address._replace(url=url) for url in {None, *self._urls}]
-        for queues in (self._named, *(pattern.queues for pattern, _ in self._patterns)):
+        for queues in (self._named, *(pattern.queues for pattern in self._patterns)):
             for place in places:
                 if place in queues and (seen := self._seen(place, queues[place])) and server in ("", seen.server):
                     return seen
@@ -186,9 +188,8 @@ class Monitor:
 
     def failures(self) -> list[str]:
         """Return why searches have failed, for people."""
-        looked = ((pattern.name, sampler.latest) for pattern, sampler in self._patterns)
-        return [f"{name}: {sample.error}" for name, sample in looked if sample is not None and sample.error]
+        return [f"{pattern.name}: {pattern.error}" for pattern in self._patterns if pattern.error is not None]
 
     def errors(self) -> list[Exception]:
         """Return why searches have failed, as errors."""
-        return [pattern.error for pattern, _ in self._patterns if pattern.error is not None]
+        return [pattern.error for pattern in self._patterns if pattern.error is not None]

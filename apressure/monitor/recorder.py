@@ -26,20 +26,19 @@ class Recorder:
         self._reader = reader
         self._writes = writes
         self._writing: set[asyncio.Task[None]] = set()
-        self._refused: set[int] = set()
 
     def add(self, queue: Any) -> Sampler:
         """Look at this queue, too."""
         sampler = self._reader.add(queue)
-        if not self._writes:
+        if self._writes:
+            sampler.on_minute = functools.partial(self._keep, sampler)
+        else:
             sampler.minutes.keep_all()
-        sampler.on_minute = functools.partial(self._keep, sampler)
         return sampler
 
     def discard(self, queue: Any) -> None:
         """Look at this queue no more."""
         self._reader.discard(queue)
-        self._refused.discard(id(queue))
 
     async def aclose(self) -> None:
         """Wait for what is being written. Each write has a timeout of a few seconds."""
@@ -47,7 +46,7 @@ class Recorder:
             await asyncio.wait(self._writing)
 
     def _keep(self, sampler: Sampler, minute: Minute) -> None:
-        if self._writes and not minute.idle and id(sampler.queue) not in self._refused:
+        if not minute.idle:
             writing = background.start(self._write(sampler, minute), "writing the history of a queue")
             self._writing.add(writing)
             writing.add_done_callback(self._writing.discard)
@@ -57,7 +56,7 @@ class Recorder:
         try:
             await queue.write_history(minute, deadline=self._reader.timeout)
         except (*UNAVAILABLE, ReadOnlyError):  # this user may not: do not fill the server's log with that
-            self._refused.add(id(queue))
+            sampler.on_minute = lambda _: None
             sampler.minutes.keep_all()
         except (PressureError, OSError):  # the server is down
             pass

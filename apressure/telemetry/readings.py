@@ -34,6 +34,7 @@ from apressure.telemetry.families import (
     Reading,
 )
 from apressure.telemetry.sampler import Sample, label
+from apressure.telemetry.states import consumers_of
 
 _MOST_HOLDERS: Final = 100
 """As many clients of a queue are shown by name."""
@@ -100,14 +101,12 @@ def _clients(key: tuple[str, str], statistics: Any) -> Iterator[Reading]:
     """Yield how many clients a queue has, and who has its roles."""
     if hasattr(statistics, "workers"):
         yield Reading(WORKERS, key, float(len(statistics.workers)))
+    if (consumers := consumers_of(statistics)) is not None:
+        yield Reading(CONSUMERS, key, float(consumers))
     if not hasattr(statistics, "members"):
-        consumers = getattr(statistics, "consumers", None)
-        if consumers is not None:
-            yield Reading(CONSUMERS, key, float(consumers))
         return
     producer, consumer, members = statistics.producer, statistics.consumer, statistics.members
     yield Reading(PRODUCERS, key, float(producer.state != "free"))
-    yield Reading(CONSUMERS, key, float(len(members) or consumer.state != "free"))
     holders = [("producer", producer.state, producer)]
     holders += [("consumer", "shared", member) for member in members] or [("consumer", consumer.state, consumer)]
     shown = set()

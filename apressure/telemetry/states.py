@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
@@ -95,16 +95,21 @@ def _states(now: float, statistics: Any, schedules: Any) -> Iterator[State]:
         yield State("unconsumed", Severity.WARNING, "no consumer")
     if letters := statistics.length if of_dead_letters else getattr(statistics, "dead_letters", 0):
         yield State("dead_letters", Severity.WARNING, f"{letters:,} dead letter{'s' * (letters != 1)}")
-    for schedule in schedules:
-        if schedule.next is not None and not schedule.paused and schedule.next < now - _LATE:
-            late = duration(now - schedule.next)
-            yield State("late_schedule", Severity.WARNING, f"the schedule {schedule.name!r} is late by {late}")
-            break
+    if (schedule := next(late_schedules(now, schedules), None)) is not None:
+        late = duration(now - schedule.next)
+        yield State("late_schedule", Severity.WARNING, f"the schedule {schedule.name!r} is late by {late}")
     if closed:
         left = statistics.length + statistics.in_flight + delayed
         yield State("closed", Severity.NOTE, f"closed, {left:,} left" if left else "closed")
     if limits.rate is not None or limits.concurrency is not None or limits.key is not None:
         yield State("limited", Severity.NOTE, "limited")
+
+
+def late_schedules(now: float, schedules: Iterable[Any]) -> Iterator[Any]:
+    """Yield the schedules that are late by more than a minute: nothing drives them."""
+    for schedule in schedules:
+        if schedule.next is not None and not schedule.paused and schedule.next < now - _LATE:
+            yield schedule
 
 
 def consumers_of(statistics: Any) -> int | None:

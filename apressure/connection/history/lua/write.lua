@@ -1,4 +1,4 @@
--- Keep the record of a minute. Whoever watches writes it, so there may be one already.
+-- Keep the record of a minute. All that watch the queue write it, so there may be one already.
 -- KEYS: the list
 -- ARGV: 1 the number of the minute, 2 the record, 3 how many records are kept, 4 milliseconds until the list expires
 -- Returns: 1, or 0 if there is one of this minute, or of a later one, or if this minute has not begun by our clock
