@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -14,7 +14,6 @@ from apressure.cli.options import Addresses, Common, Pattern, complain
 from apressure.cli.show import answer, print_json, print_rows, printable
 from apressure.core.workers import WorkerStatistics
 from apressure.exceptions import QueueDoesNotExistError, ServerError
-from apressure.monitor.finding import Finder
 from apressure.monitor.telling import as_data
 from apressure.queue_addresses import QueueAddress
 
@@ -29,17 +28,21 @@ async def ls(common: Common, queues: Addresses = None, pattern: Pattern = False)
     longest handler runs, how long ago it told this, and whether it drains.
     """
     found: list[tuple[QueueAddress, WorkerStatistics]] = []
-    async with common.finder() as finder:
-        async for address, queue in _opened(common, finder, queues or [], pattern=pattern):
-            workers = (await queue.statistics()).workers
-            if not workers and queues and not pattern:
-                await must_exist(queue)
-            found += [(address, worker) for worker in workers]
+
+    async def ask(address: QueueAddress, queue: Any) -> None:
+        workers = (await queue.statistics()).workers
+        if not workers and queues and not pattern:
+            await must_exist(queue)
+        found.extend((address, worker) for worker in workers)
+
+    damaged = await _ask_each(common, queues or [], ask, pattern=pattern)
     if common.json:
         print_json([{"queue": str(address), **as_data(worker)} for address, worker in found])
     else:
         now = datetime.now(UTC)
         print_rows(_COLUMNS, [_cells(address, worker, now) for address, worker in found], whole=("id",))
+    if damaged:
+        raise typer.Exit(int(exits.Exit.ERROR))
 
 
 async def drain(
@@ -55,32 +58,43 @@ async def drain(
     It learns that within five seconds. A process of `apressure worker` ends, and is not started again.
     """
     told = 0
-    async with common.finder() as finder:
-        async for _, queue in _opened(common, finder, queues or [], pattern=pattern):
-            told += await queue.drain(worker)
+
+    async def ask(_: QueueAddress, queue: Any) -> None:
+        nonlocal told
+        told += await queue.drain(worker)
+
+    await _ask_each(common, queues or [], ask, pattern=pattern)
     if not told:
         raise exits.NoWorkerError(f"nothing with the id {worker!r} works there that can be drained")
     text = f"{worker}: {told} service{'s' * (told != 1)} told to drain"
     answer({"worker": worker, "told": told}, text, as_json=common.json)
 
 
-async def _opened(
-    common: Common, finder: Finder, queues: list[str], *, pattern: bool
-) -> AsyncIterator[tuple[QueueAddress, Any]]:
-    """Yield queues, each open: those that are named, or all that match. A damaged one is passed over."""
-    for address in () if pattern else map(common.read, queues):
-        async with finder.open(address) as queue:
-            yield address, queue
-    for asked in queues if pattern else () if queues else ["*"]:
-        for address in await finder.find(asked):
-            try:
-                async with finder.open(address) as queue:
-                    yield address, queue
-            except QueueDoesNotExistError:
-                pass  # it has been deleted meanwhile
-            except (ServerError, ValueError) as error:
-                if not finder.may_be_hidden(error, address, asked):
-                    complain(f"apressure: {printable(str(address))}: {exits.message_of(error)}")
+async def _ask_each(
+    common: Common, queues: list[str], ask: Callable[[QueueAddress, Any], Awaitable[None]], *, pattern: bool
+) -> bool:
+    """Ask the queues that are named, or all that match. Of those, a damaged one is told, and passed over.
+
+    Returns:
+        Whether there was one.
+    """
+    damaged = False
+    async with common.finder() as finder:
+        for address in () if pattern else map(common.read, queues):
+            async with finder.open(address) as queue:
+                await ask(address, queue)
+        for asked in queues if pattern else () if queues else ["*"]:
+            for address in await finder.find(asked):
+                try:
+                    async with finder.open(address) as queue:
+                        await ask(address, queue)
+                except QueueDoesNotExistError:
+                    pass  # it has been deleted meanwhile
+                except (ServerError, ValueError) as error:
+                    if not finder.may_be_hidden(error, address, asked):
+                        complain(f"apressure: {printable(str(address))}: {exits.message_of(error)}")
+                        damaged = True
+    return damaged
 
 
 def _cells(address: QueueAddress, worker: WorkerStatistics, now: datetime) -> tuple[str, ...]:

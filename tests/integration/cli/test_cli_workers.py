@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -11,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from apressure import AsyncQueue
 from apressure.cli.commands.workers import _COLUMNS
 from tests import processes
 from tests.integration.cli.test_cli_kinds import Here
-from tests.integration.commands import COMMAND, PATIENCE, environment
+from tests.integration.commands import COMMAND, PATIENCE, Commands, environment
+from tests.reference import connect
 
 pytestmark = [
     pytest.mark.leaves_keys,
@@ -81,3 +84,17 @@ def test_an_id_that_nothing_has(here: Here) -> None:
         text = here.fails(3, "workers", "drain", "nobody", *more)
         assert "nothing with the id 'nobody' works there that can be drained" in text
     assert "does not exist" in here.fails(3, "workers", "ls", "nothing")
+
+
+def test_a_damaged_queue_is_told_and_the_others_are_listed(url: str) -> None:
+    async def create() -> None:
+        for name in ("broken", "orders"):
+            async with AsyncQueue(name, url=url) as queue:
+                await queue.create()
+
+    asyncio.run(create())
+    with connect(url) as db:
+        db.set("__pressure__:broken:bound", "no number")
+    listed = Commands(url)("workers", "ls", "--json", code=1)
+    assert json.loads(listed.stdout) == []
+    assert b"apressure: broken: the queue 'broken' is damaged" in listed.stderr
