@@ -16,7 +16,7 @@ from apressure.core.limits import UNLIMITED
 from apressure.monitor.telling import as_data, iso, told
 from apressure.pressure.statistics import QueueStatistics, RoleStatistics
 from apressure.queue_addresses import QueueAddress
-from apressure.telemetry.states import consumers_of, duration
+from apressure.telemetry.states import consumers_of, duration, size_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -202,7 +202,7 @@ def _add_flow(grid: Table, statistics: QueueStatistics, rates: tuple[float, floa
         ("produced", statistics.produced_messages, statistics.produced_bytes, rates and rates[0]),
         ("consumed", statistics.consumed_messages, statistics.consumed_bytes, rates and rates[1]),
     ):
-        text = Text(f"{messages:,} items, {_size(size)}")
+        text = Text(f"{messages:,} items, {size_text(size)}")
         if rate is not None:
             text.append(f"  {rate:,.0f}/s", style="cyan")
         grid.add_row(label, text)
@@ -237,7 +237,7 @@ def _group_text(group: GroupBatches) -> Text:
 
     text = Text(f"{printable(group.group)}: {group.messages:,} items")
     if group.bytes is not None:
-        text.append(f", {_size(group.bytes)}")
+        text.append(f", {size_text(group.bytes)}")
     text.append(f" in flight in {group.batches:,} batch{'es' * (group.batches != 1)}")
     if group.seconds is not None:
         text.append(f" for {duration(group.seconds)}", style="dim")
@@ -279,12 +279,3 @@ def _role_long(role: RoleStatistics) -> Text:
     if role.expires is not None:
         text.append(f", lease ends in {duration((role.expires - now).total_seconds())}", style="dim")
     return text
-
-
-def _size(size: int) -> str:
-    amount = float(size)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if amount < 1000 or unit == "GB":
-            break
-        amount /= 1000
-    return f"{size:,} bytes" if unit == "bytes" else f"{amount:,.1f} {unit}"

@@ -136,3 +136,13 @@ def duration(seconds: float) -> str:
         if whole < most:
             return f"{whole // unit} {name} {whole % unit // smaller} {rest}"
     return f"{whole} s"
+
+
+def size_text(size: int) -> str:
+    """Return a size in bytes for people: `999 bytes`, `1.5 kB`."""
+    amount = float(size)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if amount < 1000 or unit == "GB":
+            break
+        amount /= 1000
+    return f"{size:,} bytes" if unit == "bytes" else f"{amount:,.1f} {unit}"

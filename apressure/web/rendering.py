@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, Response
 from apressure.core.history import Minute
 from apressure.logs import escaped
 from apressure.telemetry.sampler import Sampler
-from apressure.telemetry.states import duration
+from apressure.telemetry.states import duration, size_text
 from apressure.web.access import Identity
 from apressure.web.actions import ACTIONS
 from apressure.web.charts import HEIGHT, WIDTH, charts
@@ -63,7 +63,7 @@ class Renderer:
             finalize=_visible, trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         self._templates.filters.update(
-            count=_count, rate=_rate, duration=_duration, moment=_moment, size=_size, words=_words
+            count=_count, rate=_rate, duration=_duration, moment=_moment, size=size_text, words=_words
         )
         self._templates.globals.update(charts=_charts, chart_width=WIDTH, chart_height=HEIGHT, all_actions=ACTIONS)
 
@@ -135,15 +135,6 @@ def _moment(value: float | None) -> str:
         return _UNKNOWN if value is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value))
     except (OverflowError, OSError, ValueError):
         return _UNKNOWN  # another program may have written it
-
-
-def _size(size: int) -> str:
-    amount = float(size)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if amount < 1000 or unit == "GB":
-            break
-        amount /= 1000
-    return f"{size:,} bytes" if unit == "bytes" else f"{amount:,.1f} {unit}"
 
 
 def _words(name: str) -> str:
