@@ -9,10 +9,12 @@ from typing import Any, Final
 
 from apressure.connection.sender import script
 from apressure.connection.wire.blocking import Blocking
-from apressure.core.registration import BEAT, Doing, record_of, worker_id
+from apressure.core.registration import Doing, record_of, worker_id
 from apressure.core.workers import Letter
 from apressure.exceptions import PermissionDeniedError, PressureError, ScriptingRefusedError
 
+BEAT: Final = 15.0
+"""Seconds from one registration to the next, at a trigger: a query may read hundreds of queues."""
 LASTS: Final = 60.0
 """Seconds for which a registration counts: a batch may take long."""
 

@@ -301,15 +301,16 @@ class RequestContract:
         assert await drained(queue) == []
 
     async def test_cancelled_the_request_stays_or_was_not_put(self, open_queue: Opener) -> None:
+        answering: asyncio.Task[None]
+
         async def ask(queue: Any) -> Any:
-            asking = asyncio.ensure_future(_answered(queue))
-            try:
-                return await queue.ask(b"3", PATIENCE)
-            finally:
-                asking.cancel()
-                await asyncio.wait((asking,))
+            nonlocal answering
+            answering = asyncio.ensure_future(_answered(queue))
+            return await queue.ask(b"3", PATIENCE)
 
         async def check(queue: Any, reply: Any) -> None:
+            answering.cancel()
+            await in_time(asyncio.wait((answering,)))
             assert reply in (None, "3")
             found = await drained(queue)
             assert set(found) <= set(ITEMS[: 4 if reply is None else 3])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from apressure import TaskQueue, sync
-from apressure.monitor import checkup
+from apressure.telemetry import states
 from tests import processes
 from tests.integration.cli.test_cli_kinds import Here
 from tests.integration.commands import COMMAND, PATIENCE, environment
@@ -66,7 +66,7 @@ def test_the_doctor_tells_of_a_schedule_that_nothing_drives(
     here("create", address)
     here("schedules", "every", address, "tick", "1", "tick")
     assert here.json("doctor", address)["findings"] == []
-    monkeypatch.setattr(checkup, "_LATE", -10.0)
+    monkeypatch.setattr(states, "_LATE", -10.0)
     (finding,) = here.json("doctor", address)["findings"]
     assert (finding["kind"], finding["fault"]) == ("late_schedule", False)
     assert "The schedule 'tick' is late by" in finding["text"]
