@@ -34,7 +34,7 @@ class PressureError(Exception):
     def help(self) -> str:
         """The command that says what happened, why, what to do and what was lost: `apressure explain QueueFullError`.
 
-        It prints the page `docs/errors/QueueFullError.md`, and needs the extra `cli` and no network.
+        It prints the page `docs/reference/errors/QueueFullError.md`, and needs the extra `cli` and no network.
         A subclass of yours has the page of the class that it is derived from.
         """
         kind = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)

@@ -1,4 +1,4 @@
-"""A day of load against the workers that an autoscaler starts and ends: what docs/scale.md shows.
+"""A day of load against the workers that an autoscaler starts and ends: what docs/do/scale.md shows.
 
 Usage: python -m tests.autoscaling [--into PICTURE.png]
 

@@ -1,6 +1,6 @@
 """The exit codes, and the code of each error.
 
-`docs/cli.md` and the end of `--help` repeat this table; a test compares them.
+`docs/reference/cli.md` and the end of `--help` repeat this table; a test compares them.
 """
 
 from __future__ import annotations

@@ -275,8 +275,8 @@ class Requests(Limiting, Generic[T]):
                 `serve(reply=True)` drops a request whose asker has left; a consumer gets it. A purge, and an
                 acknowledgement without a reply, tell nobody: then the timeout ends the wait. `key=` raises
                 UnsupportedError.
-            EventQueue: The id of the event says whom the reply is for; see docs/requests.md. Replies that wait for an
-                asker who is away are kept for five minutes.
+            EventQueue: The id of the event says whom the reply is for; see docs/do/requests.md. Replies that wait for
+                an asker who is away are kept for five minutes.
             TaskQueue: The reply is the result of the task, which stays for `result_ttl`. Any task of Blueque replies.
         """
         validation.seconds(timeout, "timeout", most=MOST_DELAY, above=True)

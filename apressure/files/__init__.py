@@ -1,4 +1,4 @@
-"""A queue in a directory, with no server, in the format of vsqs. docs/design.md describes the modules."""
+"""A queue in a directory, with no server, in the format of vsqs. docs/internals/design.md describes the modules."""
 
 from apressure.files.administration import FileQueueStatistics
 from apressure.files.delivery import FileDelivery

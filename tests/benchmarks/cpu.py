@@ -29,7 +29,7 @@ GOALS: Final = {
     ("TaskQueue", "put"): 42.0,
     ("TaskQueue", "consumer"): 8.0,
 }
-"""Microseconds of the client's processor time, at most, on a machine like that of docs/benchmarks."""
+"""Microseconds of the client's processor time, at most, on a machine like that of docs/internals/benchmarks."""
 
 KINDS: Final = ("AsyncQueue", "EventQueue", "TaskQueue", "FileQueue")
 

@@ -6,7 +6,7 @@ Usage: python -m tests.benchmarks.events [--quick] [--repetitions N] [--server v
 One client is redis-py, which waits for each reply; it and LPUSH take turns, some hundred commands at a time. 20 and 200
 clients are sockets of this process, so on two cores the clients, the server and Redis compete. The memory of an idle
 connection is the server's, and so is the CPU time of a command. --table prints the results of a run as the table of
-docs/benchmarks/README.md.
+docs/internals/benchmarks/README.md.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def main() -> None:
         "--table", type=Path, metavar="RESULTS", help="print the table of such a file, and nothing else"
     )
     parser.add_argument(
-        "--scale", type=Path, metavar="RESULTS", help="print the tables of docs/scale.md of such a file"
+        "--scale", type=Path, metavar="RESULTS", help="print the tables of docs/do/scale.md of such a file"
     )
     parser.add_argument("--long", action="store_true", help="also read 10 times --messages through 1, 2 and 4 queues")
     parser.add_argument("--only", default="", metavar="PART", help="measure only the cases whose name contains this")

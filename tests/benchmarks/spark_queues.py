@@ -144,7 +144,7 @@ def spark_cpu() -> float:
 
 
 def scale_tables(runs: list[dict[str, float]]) -> tuple[str, str]:
-    """Return the tables of docs/scale.md: what was measured, with seconds for a million messages, and larger rates."""
+    """Return the tables of docs/do/scale.md: what was measured, with seconds for a million messages; larger rates."""
     lines = [
         "| queues | messages | seconds | messages a minute | of the cores | Spark's CPU | the server's CPU | sealing |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",

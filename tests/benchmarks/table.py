@@ -1,4 +1,4 @@
-"""Write the results of a run as the tables of docs/benchmarks/README.md.
+"""Write the results of a run as the tables of docs/internals/benchmarks/README.md.
 
 Usage: python -m tests.benchmarks.table RESULTS.json
 """

@@ -125,7 +125,7 @@ def check_arguments(kind: type[Any], verb: str) -> None:
 
 
 def table() -> str:
-    """Return the table of `docs/choose.md`: what each kind has, read from the classes."""
+    """Return the table of `docs/learn/choose.md`: what each kind has, read from the classes."""
     shown = {name: kind for name, kind in KINDS.items() if name != "MemoryQueue"}  # which is for tests
     columns = [("EventQueue, `okq://`" if name == "RemoteEventQueue" else f"`{name}`") for name in shown]
     lines = [f"| verb | {' | '.join(columns)} |", f"| --- |{' --- |' * len(shown)}"]

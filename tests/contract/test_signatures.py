@@ -57,8 +57,8 @@ def test_each_exception_is_one() -> None:
 
 
 def test_the_table_of_the_docs_is_what_the_classes_have() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "choose.md").read_text()
-    assert table() in page, f"docs/choose.md is stale. Its table is now:\n\n{table()}"
+    page = (Path(__file__).parents[2] / "docs" / "learn" / "choose.md").read_text()
+    assert table() in page, f"docs/learn/choose.md is stale. Its table is now:\n\n{table()}"
 
 
 def parameters(method: Any) -> list[tuple[str, Any, Any]]:

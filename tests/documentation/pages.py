@@ -16,12 +16,17 @@ HEAD = """# apressure
 Every page is plain Markdown beside this file. Code in the pages is run by tests.
 """
 SECTIONS = {
-    "": "Guides",
-    "api": "API",
-    "benchmarks": "Performance",
-    "compatibility": "Compatibility",
-    "errors": "Errors",
-    "migrate": "Migration",
+    "": "apressure",
+    "learn": "Learn",
+    "do": "Do",
+    "do/migrate": "Do: move to apressure",
+    "rely": "Rely on it",
+    "reference": "Reference",
+    "reference/api": "Reference: API",
+    "reference/errors": "Reference: errors",
+    "internals": "Internals",
+    "internals/benchmarks": "Internals: benchmarks",
+    "internals/compatibility": "Internals: compatibility",
 }
 
 
@@ -29,15 +34,18 @@ def listing() -> str:
     """Return what docs/llms.txt should be: a line for each page, with its title and its first sentence."""
     lines = [HEAD]
     pages = [*PAGES, ROOT / "CHANGELOG.md"]
-    for folder, group in groupby(sorted(pages, key=_place), key=lambda page: _place(page)[0]):
-        lines.append(f"\n## {SECTIONS.get(folder, folder.capitalize())}\n")
+    for folder, group in groupby(sorted(pages, key=_place), key=_folder):
+        lines.append(f"\n## {SECTIONS[folder]}\n")
         lines += [_line(page) for page in group]
     return "\n".join(lines) + "\n"
 
 
-def _place(page: Path) -> tuple[str, str]:
-    inside = page.is_relative_to(DOCS)
-    return (page.parent.name if inside and page.parent != DOCS else "", name(page) if inside else page.name)
+def _folder(page: Path) -> str:
+    return page.parent.relative_to(DOCS).as_posix().removeprefix(".") if page.is_relative_to(DOCS) else ""
+
+
+def _place(page: Path) -> tuple[int, str]:
+    return list(SECTIONS).index(_folder(page)), name(page) if page.is_relative_to(DOCS) else page.name
 
 
 def _line(page: Path) -> str:

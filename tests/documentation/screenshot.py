@@ -1,4 +1,4 @@
-"""Makes docs/top.svg, what `apressure top` looks like: `python -m tests.documentation.screenshot`."""
+"""Makes docs/do/top.svg, what `apressure top` looks like: `python -m tests.documentation.screenshot`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def main() -> None:
     with EmbeddedServer(tcp=True, port=7379) as server:
         shown = asyncio.run(picture(server.url))
     shown = re.sub(r"@font-face \{.*?\}", "", shown, flags=re.DOTALL)  # a page asks no other host for anything
-    (DOCS / "top.svg").write_text("\n".join(line.rstrip() for line in shown.splitlines()) + "\n")
+    (DOCS / "do" / "top.svg").write_text("\n".join(line.rstrip() for line in shown.splitlines()) + "\n")
 
 
 if __name__ == "__main__":

@@ -19,18 +19,18 @@ from tests.documentation.blocks import NOT_RUN, PAGES, ROOT, Block, blocks, name
 from tests.integration.commands import COMMAND, PATIENCE, environment
 
 ELSEWHERE = {
-    "cli.md": "tests/integration/cli/test_cli.py::TestDocumentation",
-    "codecs.md": "tests/integration/test_documentation.py::test_the_code_of_the_page_of_codecs_works",
-    "events.md": "tests/integration/events/test_documentation.py::test_the_code_of_the_page_runs",
-    "events-server.md": "tests/integration/event_server/test_clients.py::test_the_consumer_of_the_docs",
-    "integrations.md": "tests/integration/integrations/test_documentation.py::test_each_block_is_code_of_an_example",
-    "operate.md": "tests/integration/telemetry/test_metrics.py::test_the_page_names_every_metric_and_its_code_runs",
-    "logs.md": "tests/integration/telemetry/test_logs.py::test_a_program_without_a_configuration_is_quiet",
-    "pipeline.md": "tests/spark/test_pipeline.py::test_the_example",
-    "spark.md": "tests/spark/test_sessions.py::test_the_code_in_the_docs_runs_as_it_is",
-    "tasks.md": "tests/integration/tasks/test_main_job.py::test_the_main_job_of_the_page",
-    "tasks-runner.md": "tests/integration/tasks/runner/test_ends.py::test_the_code_in_the_docs_runs_as_it_is",
-    "testing.md": "tests/integration/testing/test_plugin.py::test_the_code_of_the_page_runs",
+    "reference/cli.md": "tests/integration/cli/test_cli.py::TestDocumentation",
+    "do/codecs.md": "tests/integration/test_documentation.py::test_the_code_of_the_page_of_codecs_works",
+    "do/events.md": "tests/integration/events/test_documentation.py::test_the_code_of_the_page_runs",
+    "do/events-server.md": "tests/integration/event_server/test_clients.py::test_the_consumer_of_the_docs",
+    "do/integrations.md": "tests/integration/integrations/test_documentation.py::test_each_block_is_code_of_an_example",
+    "do/operate.md": "tests/integration/telemetry/test_metrics.py::test_the_page_names_every_metric_and_its_code_runs",
+    "do/logs.md": "tests/integration/telemetry/test_logs.py::test_a_program_without_a_configuration_is_quiet",
+    "do/pipeline.md": "tests/spark/test_pipeline.py::test_the_example",
+    "do/spark.md": "tests/spark/test_sessions.py::test_the_code_in_the_docs_runs_as_it_is",
+    "do/tasks.md": "tests/integration/tasks/test_main_job.py::test_the_main_job_of_the_page",
+    "do/tasks-runner.md": "tests/integration/tasks/runner/test_ends.py::test_the_code_in_the_docs_runs_as_it_is",
+    "do/testing.md": "tests/integration/testing/test_plugin.py::test_the_code_of_the_page_runs",
 }
 """Pages whose code needs more than a server, and the test that runs it."""
 
@@ -85,7 +85,8 @@ def test_the_other_pages_have_a_test(where: str) -> None:
 
 
 def test_the_tutorial_is_the_example() -> None:
-    files = {block.title: block.code for block in blocks(ROOT / "docs" / "tutorial.md") if block.title.endswith(".py")}
+    page = blocks(ROOT / "docs" / "learn" / "tutorial.md")
+    files = {block.title: block.code for block in page if block.title.endswith(".py")}
     assert files == {path.name: path.read_text() for path in (ROOT / "examples" / "shop").glob("*.py")}
 
 

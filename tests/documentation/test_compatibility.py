@@ -13,7 +13,7 @@ import apressure
 from tests.documentation.blocks import DOCS
 
 PACKAGE = Path(apressure.__file__).parent
-TABLES = sorted((DOCS / "compatibility").glob("*.md"))
+TABLES = sorted((DOCS / "internals" / "compatibility").glob("*.md"))
 HEADER = "| the specification | in apressure | tests |"
 SECTION = "| section of the specification | rows | left out |"
 

@@ -16,7 +16,7 @@ from tests import processes
 from tests.documentation.blocks import DOCS, ROOT
 from tests.integration.commands import COMMAND, environment
 
-FOLDER = DOCS / "errors"
+FOLDER = DOCS / "reference" / "errors"
 ERRORS = [kind for _, kind in inspect.getmembers(exceptions, inspect.isclass) if issubclass(kind, PressureError)]
 
 

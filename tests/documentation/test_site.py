@@ -55,13 +55,13 @@ def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
 def test_the_search_works_from_a_file_system(site: Path) -> None:
     # A browser neither fetches files nor starts workers from them: the index is a script, and a script replaces Worker.
     assert (site / "search" / "search_index.js").read_text().startswith("var __index = {")
-    for page in ("index.html", "errors/QueueFullError.html"):
+    for page in ("index.html", "reference/errors/QueueFullError.html"):
         (script,) = re.findall(r'<script src="([^"]*iframe-worker.js)"', (site / page).read_text())
         assert "window.Worker=" in ((site / page).parent / script).read_text()
 
 
 def test_the_reference_shows_the_docstrings(site: Path) -> None:
-    page = (site / "api" / "queue.html").read_text()
+    page = (site / "reference" / "api" / "queue.html").read_text()
     for method in ("put", "get", "consumer", "close", "statistics"):
         assert f'id="apressure.AsyncQueue.{method}"' in page
     assert "Cancelled" in page

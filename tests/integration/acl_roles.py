@@ -30,7 +30,7 @@ from apressure.embedded import EmbeddedServer
 from tests.integration.conftest import eventually, in_time
 from tests.servers import admin
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "rely" / "security.md"
 PASSWORD = "geh3im"
 KEY = "__pressure__:orders"
 OURS = "apressure:__pressure__:orders"
@@ -39,7 +39,7 @@ Queue = AsyncQueue[bytes]
 
 
 def documented(plain: bool) -> dict[str, list[str]]:
-    """The arguments of the `ACL SETUSER` lines in docs/security.md, by role: with scripts, or without."""
+    """The arguments of the `ACL SETUSER` lines in docs/rely/security.md, by role: with scripts, or without."""
     before, _, after = DOCUMENT.read_text().partition("### Without scripts")
     found = {}
     for block in re.findall(r"```sh\n(redis-cli ACL SETUSER .*?)```", after if plain else before, re.DOTALL):

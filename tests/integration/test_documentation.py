@@ -18,10 +18,11 @@ from tests import processes
 from tests.benchmarks import resources, spark
 from tests.benchmarks.plot import draw
 from tests.benchmarks.table import tables
+from tests.documentation.blocks import PAGES
 from tests.integration.commands import environment, running, stop
 
 ROOT = Path(__file__).parents[2]
-BENCHMARKS = ROOT / "docs" / "benchmarks"
+BENCHMARKS = ROOT / "docs" / "internals" / "benchmarks"
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem != "pipeline")  # tests/spark runs that
 
 
@@ -109,19 +110,19 @@ def has_test(path: Path, test: str) -> bool:
 
 
 def test_each_cell_of_the_table_of_losses_names_a_test_that_exists() -> None:
-    cells = losses(ROOT / "docs" / "guarantees.md")
+    cells = losses(ROOT / "docs" / "rely" / "guarantees.md")
     assert len(cells) > 30
-    cells += losses(ROOT / "docs" / "guarantees.md", "## Delayed items")
+    cells += losses(ROOT / "docs" / "rely" / "guarantees.md", "## Delayed items")
     assert len(cells) > 42
     assert all(cells)
-    of_files = [cell for cell in losses(ROOT / "docs" / "files.md") if cell]
+    of_files = [cell for cell in losses(ROOT / "docs" / "do" / "files.md") if cell]
     assert len(of_files) > 18
     for test, path in (named for cell in cells + of_files for named in cell):
         assert has_test(path, test), f"{path} has no {test}"
 
 
 def test_the_code_of_the_page_of_codecs_works() -> None:
-    page = (ROOT / "docs" / "codecs.md").read_text()
+    page = (ROOT / "docs" / "do" / "codecs.md").read_text()
     names: dict[str, Any] = {"__name__": __name__}
     for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(code, names)
@@ -135,29 +136,29 @@ def test_the_code_of_the_page_of_codecs_works() -> None:
 
 
 def test_the_options_of_files_are_those_that_it_has() -> None:
-    table = (ROOT / "docs" / "files.md").read_text().partition("## Options")[2].partition("\n## ")[0]
+    table = (ROOT / "docs" / "do" / "files.md").read_text().partition("## Options")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == {"codec", *FileQueueOptions.__annotations__}
 
 
 def test_the_page_about_spark_has_the_options_and_the_figures_and_names_tests_that_exist() -> None:
-    page = (ROOT / "docs" / "spark.md").read_text()
+    page = (ROOT / "docs" / "do" / "spark.md").read_text()
     assert options.table() in page
     results = json.loads((BENCHMARKS / "spark.json").read_text())
     assert results["machine"]["messages"] == 1_000_000
     assert spark.table(results) in page
     for name in ("server", "python", "pyspark"):
         assert results["machine"][name] in page
-    scale = (ROOT / "docs" / "scale.md").read_text()
+    scale = (ROOT / "docs" / "do" / "scale.md").read_text()
     assert all(part in scale for part in spark.scale_tables(results["scale"]))
     table = page.partition("## What is lost when")[2].partition("\n## ")[0]
-    named = re.findall(r"\[(test_\w+)\]\(\.\./([\w/]+\.py)\)", table)
+    named = re.findall(r"\[(test_\w+)\]\(\.\./\.\./([\w/]+\.py)\)", table)
     assert len(named) > 10
     for test, path in named:
         assert re.search(rf"def {test}\(", (ROOT / path).read_text()), f"{path} has no {test}"
 
 
 def test_every_link_to_a_file_leads_there() -> None:
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for page in (ROOT / "README.md", *PAGES):
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
@@ -192,4 +193,4 @@ def test_the_plots_are_drawn_from_the_results() -> None:
     for name, drawing in draw(json.loads((BENCHMARKS / "results.json").read_text())).items():
         assert (BENCHMARKS / name).read_text() == drawing
         assert f"]({name})" in (BENCHMARKS / "README.md").read_text()
-    assert "](docs/benchmarks/by-hand.svg)" in (ROOT / "README.md").read_text()
+    assert "](docs/internals/benchmarks/by-hand.svg)" in (ROOT / "README.md").read_text()

@@ -4,7 +4,7 @@ Two clients of ours, a plain client and a producer share a server. A step of our
 A blocked command stays on the server, first come first served, while its client stands still or after it has died. It
 may also arrive late: the client stands still before it sends it. A client that stands still needs no action of its own.
 
-The ways to wait (`Design.wait`; docs/fast.md, "Waking up"):
+The ways to wait (`Design.wait`; docs/internals/fast.md, "Waking up"):
 
 * `"peek"` is what we do: `BLMOVE list list RIGHT RIGHT` takes nothing, and a step follows: two round trips.
 * `"landing"` is `BLMOVE list landing RIGHT LEFT`. Its reply is the message, which the client hands out if its lease is

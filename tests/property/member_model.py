@@ -5,7 +5,7 @@ client. Every step of ours is a script, so here it is one transition. Replies ca
 step, and the original may arrive before that, after it, or never. A client that stands still needs no action of its
 own: every client may always be the one that does not move.
 
-How members work (docs/protocol.md):
+How members work (docs/internals/protocol.md):
 
 * The lease of the role has a record of each member: its deadline, its latest receive, and what it has in flight. The
   lease's own deadline is the latest one of all, which is what clients of the version before look at.

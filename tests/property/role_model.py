@@ -5,7 +5,7 @@ share it with a server. Every step of ours is a script, so here it is one transi
 between the steps: waiting, crashing, being served by a connection that nobody reads any more. A client that
 sleeps past its lease needs no action of its own: every client may always be the one that does not move.
 
-How a role works (docs/protocol.md):
+How a role works (docs/internals/protocol.md):
 
 * The token is in the free list, in the claim list, in a lease or in a plain client's hands.
 * To wait for the role is `BLMOVE free claim RIGHT LEFT`, outstanding on the server, which serves the blocked first

@@ -19,7 +19,7 @@ from apressure import spark as pressure
 from tests import processes
 from tests.spark.conftest import Ground
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "do" / "spark.md"
 
 SESSION = """
 import sys

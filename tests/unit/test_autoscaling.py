@@ -1,4 +1,4 @@
-"""The day of docs/scale.md: no flapping, no work cut short, and the figures of the page."""
+"""The day of docs/do/scale.md: no flapping, no work cut short, and the figures of the page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from apressure.telemetry import scaling
 from tests.autoscaling import Day, draw, simulate, summary
 
-PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
+PAGE = Path(__file__).parents[2] / "docs" / "do" / "scale.md"
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import sys
 from importlib.resources import files
@@ -14,7 +15,8 @@ from apressure.cli.options import Common
 from apressure.cli.show import print_json
 
 _SIBLING: Final = re.compile(r"\[([^]]+)\]\([\w-]+\.md\)")
-_LINK: Final = re.compile(r"\[([^]]+)\]\(\.\./([\w/.-]+)[^)]*\)")
+_LINK: Final = re.compile(r"\[([^]]+)\]\((\.\./[\w/.-]+)[^)]*\)")
+_PLACE: Final = "docs/reference/errors"
 
 
 def explain(
@@ -45,8 +47,12 @@ def explain(
 
 def explanations() -> dict[str, str]:
     """Return the page of each error. A link to another page of the docs becomes that page's name."""
-    folder = Path(str(files("apressure.cli"))) / "errors"  # the wheel has a copy of docs/errors
+    folder = Path(str(files("apressure.cli"))) / "errors"  # the wheel has a copy of the pages
     if not folder.is_dir():  # an editable installation
-        folder = Path(__file__).parents[3] / "docs" / "errors"
+        folder = Path(__file__).parents[3] / _PLACE
     pages = {page.stem: page.read_text(encoding="utf-8") for page in sorted(folder.glob("*Error.md"))}
-    return {name: _LINK.sub(r"\1 (docs/\2)", _SIBLING.sub(r"\1", text)) for name, text in pages.items()}
+    return {name: _LINK.sub(_named, _SIBLING.sub(r"\1", text)) for name, text in pages.items()}
+
+
+def _named(link: re.Match[str]) -> str:
+    return f"{link[1]} ({posixpath.normpath(posixpath.join(_PLACE, link[2]))})"

@@ -666,14 +666,14 @@ class TestDocumentation:
 
         shown = processes.run([*COMMAND, "--help"], env=environment(COLUMNS="500"), capture_output=True, check=True)
         text = " ".join(shown.stdout.decode().split())
-        page = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
+        page = (Path(__file__).parents[3] / "docs" / "reference" / "cli.md").read_text()
         for code, meaning in MEANINGS.items():
             assert f"{code.value} {meaning}" in text
             assert f"| {code.value} |" in page
 
     def test_every_option_is_documented(self) -> None:
         pages = Path(__file__).parents[3] / "docs"
-        page = "".join((pages / f"{name}.md").read_text() for name in ("cli", "doctor", "pipeline"))
+        page = "".join((pages / f"{name}.md").read_text() for name in ("reference/cli", "do/doctor", "do/pipeline"))
         import typer
 
         from apressure.cli.app import app

@@ -108,7 +108,7 @@ async def test_the_terminal_of_the_docs(okq: Served) -> None:
     program = shutil.which("redis-cli") or shutil.which("valkey-cli")
     if program is None:
         pytest.skip("redis-cli (not installed: apt-get install redis-tools)")
-    for page in ("events.md", "events-server.md"):
+    for page in ("do/events.md", "do/events-server.md"):
         (shown,) = re.findall(r"```\n\$ redis-cli -p 4777\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
         lines = [line.removeprefix(PROMPT) for line in shown.splitlines() if line.startswith(PROMPT)]
         shown_by_cli = await asyncio.to_thread(
@@ -120,7 +120,7 @@ async def test_the_terminal_of_the_docs(okq: Served) -> None:
 
 
 async def test_the_consumer_of_the_docs(okq: Served, db: redis.Redis) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "events-server.md").read_text(), re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "do" / "events-server.md").read_text(), re.DOTALL)
     wire = await okq.connect()
     assert await wire("QLPUSH", "foo", "1", "one", "2", "two") == b"OK"
     handled: list[bytes] = []

@@ -19,7 +19,7 @@ from tests.integration.event_server.conftest import FREE, Serve, Served, Wire
 from tests.servers import SERVERS, admin
 from tests.topologies import cluster
 
-PAGE = (Path(__file__).parents[3] / "docs" / "events-server.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "do" / "events-server.md").read_text()
 
 
 def rules() -> list[str]:

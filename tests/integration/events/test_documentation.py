@@ -1,4 +1,4 @@
-"""docs/events.md shows what happens, and its user has the rights that it needs, and no others."""
+"""docs/do/events.md shows what happens, and its user has the rights that it needs, and no others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.integration.workers.support import registers
 from tests.servers import SERVERS, admin
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "events.md").read_text()
+PAGE = (ROOT / "docs" / "do" / "events.md").read_text()
 ROOMS = ("events/engine", "connection", "connection/schedules", "connection/workers")
 LUA = [Path(apressure.__path__[0]) / room / "lua" for room in ROOMS]
 BY_CONNECTION = {"evalsha", "eval", "blmove", "brpop", "hscan"}
@@ -52,7 +52,7 @@ async def test_the_code_of_the_page_runs(url: str, open_queue: Open, capsys: pyt
 
 
 def test_the_page_names_tests_that_exist() -> None:
-    named = re.findall(r"\[(test_\w+)\]\(\.\./([\w/]+\.py)\)", PAGE)
+    named = re.findall(r"\[(test_\w+)\]\(\.\./\.\./([\w/]+\.py)\)", PAGE)
     assert len(named) > 15
     for test, path in named:
         assert re.search(rf"def {test}\(", (ROOT / path).read_text()), f"{path} has no {test}"

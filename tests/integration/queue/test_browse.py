@@ -117,7 +117,7 @@ async def test_a_lease_that_cannot_be_read_shows_what_there_is(open_queue: Opene
 
 
 async def test_a_user_that_only_reads_may_browse(open_queue: Opener, db: redis.Redis, url: str) -> None:
-    """The rights of the viewer in docs/security.md: tests/integration/servers/test_acl.py plays its role."""
+    """The rights of the viewer in docs/rely/security.md: tests/integration/servers/test_acl.py plays its role."""
     queue = await open_queue()
     await queue.put_many([b"1", b"2"])
     assert b"call('LPUSH" not in script("browse").source

@@ -1,4 +1,4 @@
-"""The walk of an item to the socket and back takes few frames, each of which decides something: see docs/design.md."""
+"""An item goes to the socket and back through few frames, each of which decides something: docs/internals/design.md."""
 
 from __future__ import annotations
 

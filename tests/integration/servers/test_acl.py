@@ -1,4 +1,4 @@
-"""The users of docs/security.md: their rights are enough for everything that they do, and not one is too many."""
+"""The users of docs/rely/security.md: their rights are enough for everything that they do, and not one is too many."""
 
 from __future__ import annotations
 
@@ -272,12 +272,14 @@ WORDS = {"COUNT", "LEFT", "MATCH", "RIGHT", "TYPE", "WITHSCORES"} | {
 
 def test_the_docs_name_every_command_that_a_connection_sends() -> None:
     document = DOCUMENT.read_text()
-    elsewhere = {"blocking": "spark.md", "subscription": "events-server.md"}  # what only these use
+    elsewhere = {"blocking": "do/spark.md", "subscription": "do/events-server.md"}  # what only these use
     paths = [path for room in ("core", "connection", "pressure") for path in (ROOM / room).rglob("*.py")]
     assert len(paths) > 50
     for path in paths:
         if path.stem == "replies":
             continue
         for name in set(re.findall(r'"([A-Z]{3,})"', path.read_text())) - WORDS:
-            text = document + ((DOCUMENT.parent / elsewhere[path.stem]).read_text() if path.stem in elsewhere else "")
+            text = document + (
+                (DOCUMENT.parents[1] / elsewhere[path.stem]).read_text() if path.stem in elsewhere else ""
+            )
             assert re.search(rf"[+`]{name.lower()}\b|[|]{name.lower()}\b", text), f"{path.name} sends {name}"

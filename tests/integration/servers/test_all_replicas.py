@@ -84,7 +84,7 @@ async def test_replicas_that_are_down_are_counted_by_the_sentinels(kind: str) ->
                 assert queue.client.replicas == 2
                 with pytest.raises(DurabilityError, match="1 of 2 replicas"):
                     await queue.put(b"1")
-            # The rights of docs/security.md: with Sentinels the client need not ask the primary.
+            # The rights of docs/rely/security.md: with Sentinels the client need not ask the primary.
             ask(watched.primary, "ACL", "SETUSER", "few", "on", ">few", "~*", "+@all", "-info")
             async with AsyncQueue("jobs", url=watched.url, username="few", password="few", durability=ALL) as queue:
                 assert queue.client.replicas == 2

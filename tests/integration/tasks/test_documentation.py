@@ -1,4 +1,4 @@
-"""docs/tasks.md shows what happens, and its user has the rights that it needs, and no others."""
+"""docs/do/tasks.md shows what happens, and its user has the rights that it needs, and no others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.integration.workers.support import registers
 from tests.servers import SERVERS, admin
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "tasks.md").read_text()
+PAGE = (ROOT / "docs" / "do" / "tasks.md").read_text()
 SCRIPTS = (Path(apressure.__path__[0]) / "tasks" / "engine" / "lua").rglob("*.lua")
 BY_CONNECTION = {"scan", "evalsha", "eval", "ping", "subscribe", "unsubscribe", "hgetall", "smembers"}
 BESIDE = [
@@ -56,7 +56,7 @@ async def test_the_code_of_the_page_runs(url: str, capsys: pytest.CaptureFixture
 
 
 def test_the_page_names_tests_that_exist() -> None:
-    named = re.findall(r"\[(test_\w+)\]\(\.\./([\w/]+\.py)\)", PAGE)
+    named = re.findall(r"\[(test_\w+)\]\(\.\./\.\./([\w/]+\.py)\)", PAGE)
     assert len(named) > 15
     for test, path in named:
         assert re.search(rf"def {test}\(", (ROOT / path).read_text()), f"{path} has no {test}"

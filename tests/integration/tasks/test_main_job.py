@@ -1,4 +1,4 @@
-"""docs/tasks.md: the commands of the page run as they are, with real processes that are really killed."""
+"""docs/do/tasks.md: the commands of the page run as they are, with real processes that are really killed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.commands import COMMAND, PATIENCE, environment
 from tests.integration.tasks.test_cli import Tasks
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "tasks.md").read_text()
+PAGE = (ROOT / "docs" / "do" / "tasks.md").read_text()
 
 
 @pytest.mark.parametrize("server", ["valkey"], indirect=True)

@@ -73,7 +73,7 @@ def provokes(*events: str, kind: str = "") -> Callable[[Test], Test]:
 
 def table() -> dict[str, tuple[str, set[str]]]:
     """The events that the page names: the level and the attributes of each."""
-    page = (ROOT / "docs" / "logs.md").read_text()
+    page = (ROOT / "docs" / "do" / "logs.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]*) \|", page, re.MULTILINE)
     return {event: (level, set(re.findall(r"`(\w+)`", keys))) for event, level, keys in rows}
 
@@ -629,7 +629,7 @@ def test_an_id_that_cannot_be_printed_is_escaped(said: Said) -> None:
 
 @on_valkey
 def test_a_program_without_a_configuration_is_quiet(url: str, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "logs.md").read_text()
+    page = (ROOT / "docs" / "do" / "logs.md").read_text()
     code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     program = f"""
 import asyncio

@@ -14,7 +14,7 @@ from tests.documentation.blocks import DOCS, blocks
 
 pytest_plugins = ["pytester"]
 
-PAGE = DOCS / "testing.md"
+PAGE = DOCS / "do" / "testing.md"
 
 CONFTEST = """
 pytest_plugins = ["apressure.testing.plugin"]

@@ -18,7 +18,7 @@ async def test_the_program_for_an_okq_server(
     okq_url: str, open_queue: Open, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names: dict[str, Any] = {"OKQ_URL": okq_url}
-    for code in re.findall(r"```python\n(.*?)```", (DOCS / "events.md").read_text(), re.DOTALL):
+    for code in re.findall(r"```python\n(.*?)```", (DOCS / "do" / "events.md").read_text(), re.DOTALL):
         exec(code, names)
     await in_time(names["feed_and_work_on_okq"]())
     assert capsys.readouterr().out == "b'order 1'\n"
@@ -26,7 +26,7 @@ async def test_the_program_for_an_okq_server(
 
 
 async def test_the_consumer_of_the_server_page(okq_url: str, open_queue: Open) -> None:
-    (code,) = re.findall(r"```py\n(.*?)```", (DOCS / "events-server.md").read_text(), re.DOTALL)
+    (code,) = re.findall(r"```py\n(.*?)```", (DOCS / "do" / "events-server.md").read_text(), re.DOTALL)
     program = "async def consume():\n" + textwrap.indent(code.replace("okq://127.0.0.1:4777", okq_url), "    ")
     queue = await open_queue("foo")
     await queue.put_many([b"1", b"2"])

@@ -309,7 +309,7 @@ async def test_a_runner_runs_once(jobs: Jobs) -> None:
 
 
 async def test_the_code_in_the_docs_runs_as_it_is(jobs: Jobs) -> None:
-    page = Path(__file__).parents[4] / "docs" / "tasks-runner.md"
+    page = Path(__file__).parents[4] / "docs" / "do" / "tasks-runner.md"
     (block,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     (jobs.folder / "-a.mov").write_text("film")
     task_id = await jobs.client.queue("archive").enqueue("-a.mov")
