@@ -72,7 +72,7 @@ def once(python: Path, name: str, server: EmbeddedServer, rate: float, count: in
             put = done = ""
             try:
                 worker = started("work", str(count))
-                if started("produce", "0", "1").communicate(timeout=PATIENCE)[0] and _said(worker) == "ready":
+                if started("produce", "0", "1").communicate(timeout=PATIENCE)[0] and _is_ready(worker):
                     put, _ = started("produce", str(count), str(rate)).communicate(
                         timeout=1.2 * count / rate + PATIENCE
                     )
@@ -119,9 +119,9 @@ def measured(
     return rows
 
 
-def _said(worker: subprocess.Popen[str]) -> str:
-    assert worker.stdout is not None
-    return worker.stdout.readline().strip()
+def _is_ready(worker: subprocess.Popen[str]) -> bool:
+    """Wait until a worker says so. Celery's has a banner."""
+    return worker.stdout is not None and any(line == "ready\n" for line in worker.stdout)
 
 
 def _cpu(client: Any) -> float:

@@ -9,7 +9,6 @@ that it is ready. The settings are each library's own, but for what is said here
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import sys
@@ -206,8 +205,7 @@ async def put_by_celery(url: str) -> AsyncIterator[Put]:
 async def work_by_celery(url: str, jobs: Jobs) -> None:
     application, _ = celery_application(url, jobs.do_in_a_thread)
     arguments = ["worker", "--pool=threads", f"--concurrency={CONCURRENCY}", "--loglevel=ERROR"]
-    with contextlib.redirect_stdout(sys.stderr):  # the banner
-        application.worker_main(arguments)
+    application.worker_main(arguments)
 
 
 @asynccontextmanager
