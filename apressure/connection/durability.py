@@ -26,7 +26,7 @@ async def check(channel: Channel, node: Node) -> None:
     """Check that the server can do what `durability=` asks for, before anything is written.
 
     Raises:
-        ServerTooOldError: The server lacks WAITAOF.
+        ServerTooOldError: The server lacks WAITAOF, or WAIT.
         ServerError: It has no append-only file, or no replica where all must confirm, or this user may not ask.
         ServerUnavailableError: The connection ended.
     """
@@ -41,6 +41,8 @@ async def check(channel: Channel, node: Node) -> None:
         if durability.replicas == "all" and node.takes_writes:
             await _count(channel, node)
     except ServerTooOldError as error:
+        if "WAITAOF" not in str(error):
+            raise
         raise ServerTooOldError(
             "the server lacks WAITAOF: durability with fsync=True needs Redis 7.2 or later, or Valkey", code=error.code
         ) from None

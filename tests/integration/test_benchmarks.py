@@ -14,7 +14,7 @@ import pytest
 
 from apressure.embedded import EmbeddedServer
 from tests import processes
-from tests.benchmarks import compare, events, libraries, peers, plot, table
+from tests.benchmarks import compare, events, latency, libraries, peers, plot, table
 from tests.benchmarks.figures import Figure, figure
 from tests.benchmarks.libraries import DOCKET, LIBRARIES, Library, Program
 from tests.servers import SERVERS, CannotRun
@@ -156,6 +156,19 @@ def test_limits_keys_and_ids_beside_libraries(
     said = capsys.readouterr().out
     for terms in peers.WHAT:
         assert (f"{'BullMQ':12}{terms:18}left out: enqueue: no such thing" in said) is (terms != "keys")
+
+
+def test_how_soon_jobs_begin(make_server: Callable[..., EmbeddedServer], capsys: pytest.CaptureFixture[str]) -> None:
+    """A library that fails leaves the others alone."""
+    pythons = {**latency.pythons_of((), ROOT), "SAQ": Path(sys.executable)}
+    rows = latency.measured(pythons, make_server(), 100.0, 0.5, 2)
+    assert [(row["library"], row["rate"]) for row in rows] == [(name, 100.0) for name in latency.OURS]
+    assert all(0 < row["p50"] <= row["p99"] and row["cpu"] > 0 for row in rows)
+    assert "left out: ModuleNotFoundError: No module named 'saq'" in capsys.readouterr().out
+    results = {"machine": {"machine": "a machine"}, "rows": rows}
+    assert latency.table(results).count("\n| ") == 1 + len(latency.OURS)
+    words = {element.text for element in ET.fromstring(latency.drawing(results)).iter() if element.text}
+    assert {"100 jobs a second", *latency.OURS} <= words
 
 
 def test_a_library_that_cannot_be_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

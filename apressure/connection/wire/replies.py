@@ -49,6 +49,9 @@ _NOTHING_WRITTEN = {
 }
 _ADVICE |= {code: f"{advice}; nothing was written" for code, advice in _NOTHING_WRITTEN.items()}
 
+_NEEDED = "apressure needs Redis 6.2 or later, or Valkey"
+_NO_SCRIPTS = "allow EVAL and EVALSHA to the user; an AsyncQueue puts and gets without them, with scripting=False"
+
 # Some proxies put ERR before the server's words.
 _FROM_PROXY = rf"ERR (?=({'|'.join(_ADVICE)}) )"
 
@@ -60,17 +63,19 @@ def error_from_reply(text: str) -> errors.ServerError:
         text = wrapped[1].strip()
     text = re.sub(_FROM_PROXY, "", re.sub(_AT_SCRIPT, "", text))
     code = text.partition(" ")[0]
+    if "unknown command called" in text.lower() or "unknown redis command called" in text.lower():
+        return errors.ServerTooOldError(
+            f"the server lacks a command that scripts of apressure call: {_NEEDED}", code="ERR"
+        )
     if "unknown command" in text.lower():
+        text = text.partition(", with args")[0]
         name = text.partition("'")[2].partition("'")[0] or text.partition("`")[2].partition("`")[0]
         if name.upper() in ("EVAL", "EVALSHA"):
-            return errors.ScriptingRefusedError(f"the server refuses scripts ({text}): use scripting=False", code=code)
-        return errors.ServerTooOldError(
-            f"the server lacks the command {name}: apressure needs Redis 6.2 or later, or Valkey", code=code
-        )
+            return errors.ScriptingRefusedError(f"the server refuses scripts ({text}): {_NO_SCRIPTS}", code=code)
+        advice = "name the queues, because they cannot be listed" if name.upper() == "SCAN" else _NEEDED
+        return errors.ServerTooOldError(f"the server lacks the command {name}: {advice}", code=code)
     if code == "NOPERM" and ("'eval" in text.lower() or "'script" in text.lower()):
-        return errors.ScriptingRefusedError(
-            f"the server refuses scripts ({text}): allow them to the user, or use scripting=False", code=code
-        )
+        return errors.ScriptingRefusedError(f"the server refuses scripts ({text}): {_NO_SCRIPTS}", code=code)
     if code == "DENIED":  # the server's own text is a paragraph, which advises to switch the protection off
         return errors.AuthenticationError(
             "the server is in protected mode: it takes connections from its own machine only. Give it a password "
