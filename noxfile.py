@@ -196,6 +196,9 @@ def types(session: nox.Session) -> None:
     """Check the types of the package, and of code that uses it. On macOS, names that only Linux has are missing."""
     install_dependencies(session, group("test"), group("types"))
     session.run("mypy", "--strict", *present("apressure", "tests/typing"))
+    # Each example is a program of its own.
+    for name in ("django_orders", "fastapi_orders", "flask_orders"):
+        session.run("mypy", "--strict", f"examples/web/{name}.py")
     session.run("mypy", "--strict", "--platform", "darwin", *present("apressure"))
 
 

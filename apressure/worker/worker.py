@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import functools
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from signal import SIGINT, SIGTERM
 from typing import Any, Final, NamedTuple, TypeVar, Unpack
 
@@ -22,6 +21,7 @@ from apressure.service import handlers
 from apressure.service.pool import all_of
 from apressure.service.serve import HandlerOptions, serve
 from apressure.service.service import Served
+from apressure.service.threads import asynchronous, in_threads
 
 H = TypeVar("H", bound=Callable[[Any], object])
 S = TypeVar("S", bound=Callable[[], object])
@@ -281,38 +281,13 @@ class Worker:
         handler: Any = registered.handler
         with contextlib.ExitStack() as stack:
             if options.get("executor") is None and not asynchronous(handler):
-                threads = ThreadPoolExecutor(options.get("concurrency", 1), f"apressure-{handlers.name_of(handler)}")
-                # Not as a block, which would wait for functions that a second signal has left behind.
-                stack.callback(threads.shutdown, wait=False)
-                options["executor"], handler = threads, _plain(handler)
+                threads = in_threads(handler, options.get("concurrency", 1))
+                handler, options["executor"] = stack.enter_context(threads)
             queues = registered.make_queues(self.url, self.prefix)
             served = await serve(handler, queues, stop=ended, **options, **how)
             if served.drained:
                 ended.set()
             return served
-
-
-def asynchronous(handler: Any) -> bool:
-    """Return whether a handler is an `async def`, also one behind decorators and `functools.partial`."""
-    function = inspect.unwrap(handler) if callable(handler) else handler
-    while isinstance(function, functools.partial):
-        function = inspect.unwrap(function.func)
-    return any(inspect.iscoroutinefunction(one) for one in (function, getattr(function, "__call__", None)))  # noqa: B004
-
-
-def _plain(handler: Callable[[Any], object]) -> Callable[[Any], object]:
-    """Return a handler for threads that refuses to drop a coroutine: nobody would await it."""
-
-    @functools.wraps(handler)
-    def handle(item: Any) -> object:
-        result = handler(item)
-        if inspect.isawaitable(result):
-            if inspect.iscoroutine(result):
-                result.close()  # or Python warns that nobody has awaited it
-            raise TypeError(f"the handler {handlers.name_of(handler)} returned an awaitable: declare it `async def`")
-        return result
-
-    return handle
 
 
 async def _called(function: Callable[[], object]) -> None:

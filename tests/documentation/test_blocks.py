@@ -23,6 +23,8 @@ ELSEWHERE = {
     "do/codecs.md": "tests/integration/test_documentation.py::test_the_code_of_the_page_of_codecs_works",
     "do/events.md": "tests/integration/events/test_documentation.py::test_the_code_of_the_page_runs",
     "do/events-server.md": "tests/integration/event_server/test_clients.py::test_the_consumer_of_the_docs",
+    "do/django.md": "tests/integration/integrations/test_documentation.py::test_each_block_is_code_of_an_example",
+    "do/flask.md": "tests/integration/integrations/test_documentation.py::test_each_block_is_code_of_an_example",
     "do/integrations.md": "tests/integration/integrations/test_documentation.py::test_each_block_is_code_of_an_example",
     "do/operate.md": "tests/integration/telemetry/test_metrics.py::test_the_page_names_every_metric_and_its_code_runs",
     "do/logs.md": "tests/integration/telemetry/test_logs.py::test_a_program_without_a_configuration_is_quiet",

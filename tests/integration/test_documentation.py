@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from tests.benchmarks import resources, spark
 from tests.benchmarks.plot import draw
 from tests.benchmarks.table import tables
 from tests.documentation.blocks import PAGES
+from tests.documentation.run_page import LOCAL_SERVER
 from tests.integration.commands import environment, running, stop
 
 ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
 BENCHMARKS = ROOT / "docs" / "internals" / "benchmarks"
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem != "pipeline")  # tests/spark runs that
 
@@ -35,30 +38,52 @@ def run(*command: str, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def test_the_code_in_the_readme_runs_as_it_is(tmp_path: Path) -> None:
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    (tmp_path / "readme.py").write_text(block)
-    assert run("readme.py", cwd=tmp_path).splitlines() == [str(b"order %d" % n) for n in range(10)]
-
-
-def test_the_worker_in_the_readme_runs_as_it_is(tmp_path: Path) -> None:
-    text = (ROOT / "README.md").read_text()
-    (module,) = re.findall(r'```python title="app.py"\n(.*?)```', text, re.DOTALL)
-    (shell,) = re.findall(r"```sh\n(export .*?)```", text, re.DOTALL)
-    (tmp_path / "app.py").write_text(module)
-    assert "=embedded:///tmp/shop " in shell
-    program = f"{sys.executable} -m apressure"
-    # The shell becomes the worker, so that Ctrl-C reaches it.
-    commands = shell.replace("/tmp/shop", f"{tmp_path}/shop").replace("\napressure worker", f"\nexec {program} worker")
-    command = ["bash", "-euc", f'apressure() {{ {program} "$@"; }}\n{commands}']
-    with running(command, cwd=tmp_path, env=environment()) as process:
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+@pytest.mark.leaves_keys
+def test_the_two_commands_of_the_readme_run_as_they_are(url: str, tmp_path: Path) -> None:
+    text = README.read_text()
+    (program,) = re.findall(r'```python title="orders.py"\n(.*?)```', text, re.DOTALL)
+    assert len([line for line in program.splitlines() if line]) <= 12
+    assert program.count(LOCAL_SERVER) == 1
+    (tmp_path / "orders.py").write_text(program.replace(LOCAL_SERVER, url))
+    (shell,) = re.findall(r"```sh\n(python orders.py .*?)```", text, re.DOTALL)
+    put, handle = (shlex.split(line, comments=True)[1:] for line in shell.splitlines())
+    assert run(*put, cwd=tmp_path) == ""
+    with running([sys.executable, "-u", *handle], cwd=tmp_path, env=environment()) as process:
         assert process.stdout is not None
-        assert sorted(process.stdout.readline() for _ in range(2)) == [b"bill for 1 apple\n", b"bill for 3 pears\n"]
-        assert stop(process) == (0, b"orders: 2 handled, 0 failed\n", b"")
+        assert process.stdout.readline() == b"bill for 3 pears\n"
+        assert stop(process) == (0, b"", b"")
 
 
 def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+    assert len(README.read_text().splitlines()) <= 100
+
+
+def test_each_row_of_the_readme_about_losses_names_a_test_that_exists() -> None:
+    table = README.read_text().partition("## What is lost when")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) == 5
+    for row in rows:
+        named = re.findall(r"\[(test_\w+)\]\(([\w/.]+\.py)\)", row)
+        assert named, row
+        for test, path in named:
+            assert has_test(ROOT / path, test), f"{path} has no {test}"
+
+
+def test_each_cell_of_the_readme_beside_other_libraries_has_a_source() -> None:
+    tables = []
+    for page, title in (
+        (README, "## Beside other libraries"),
+        (ROOT / "docs" / "learn" / "peers.md", "## Where the front page's table comes from"),
+    ):
+        section = page.read_text().partition(title)[2].partition("\n## ")[0]
+        lines = [line for line in section.splitlines() if line.startswith("|") and "---" not in line]
+        tables.append([[cell.strip() for cell in line.strip("|").split("|")] for line in lines])
+    shown, sources = tables
+    assert len(shown) == 9
+    assert [row[0] for row in shown] == [row[0] for row in sources]
+    assert shown[0] == sources[0]
+    assert all(re.search(r"`|\]\(", cell) for row in sources[1:] for cell in row[1:])
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
@@ -158,7 +183,7 @@ def test_the_page_about_spark_has_the_options_and_the_figures_and_names_tests_th
 
 
 def test_every_link_to_a_file_leads_there() -> None:
-    for page in (ROOT / "README.md", *PAGES):
+    for page in (README, *PAGES):
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
@@ -193,4 +218,3 @@ def test_the_plots_are_drawn_from_the_results() -> None:
     for name, drawing in draw(json.loads((BENCHMARKS / "results.json").read_text())).items():
         assert (BENCHMARKS / name).read_text() == drawing
         assert f"]({name})" in (BENCHMARKS / "README.md").read_text()
-    assert "](docs/internals/benchmarks/by-hand.svg)" in (ROOT / "README.md").read_text()

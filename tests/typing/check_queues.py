@@ -443,3 +443,17 @@ def without_asyncio(
         with each as other, other.consumer(shared=True) as items:
             for item in items:
                 assert_type(item, str)
+
+
+def a_service_without_asyncio(orders: AsyncQueue[bytes], texts: FileQueue[str], events: EventQueue[str]) -> None:
+    def handle(item: str) -> None: ...
+
+    def handle_list(items: list[str]) -> None: ...
+
+    assert_type(sync.serve(handle, texts, concurrency=4, lease=5.0), Served)
+    assert_type(sync.serve(handle, [events, events]), Served)
+    assert_type(sync.serve(handle_list, events, batch=10, linger=0.5), Served)
+    sync.serve(handle, orders)  # type: ignore[arg-type]
+    sync.serve(handle, texts, batch=10)  # type: ignore[arg-type]
+    sync.serve(handle, texts, concurency=4)  # type: ignore[call-overload]
+    sync.serve(handle, sync.Queue(texts))  # type: ignore[call-overload]

@@ -15,8 +15,8 @@ import pytest
 
 from apressure import AsyncQueue, Worker
 from apressure.concurrency.backoff import Backoff
+from apressure.service.threads import asynchronous
 from apressure.worker import processes
-from apressure.worker.worker import asynchronous
 
 
 def test_what_is_asynchronous() -> None:
