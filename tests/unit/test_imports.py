@@ -1,4 +1,4 @@
-"""`import apressure` loads little, and its lazy names work."""
+"""`import apressure` and its names load little, and the lazy names work."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ LATER = (
 UNLOADED = (
     "anyio",
     "apressure.cli",
+    "apressure.connection.parsing",
+    "apressure.connection.wire.connecting",
     "apressure.connection.wire.fake",
     "apressure.embedded",
     "apressure.files",
@@ -43,6 +45,7 @@ UNLOADED = (
     "msgspec",
     "prometheus_client",
     "pyspark",
+    "redis",
     "rich",
     "typer",
 )
@@ -54,17 +57,43 @@ def fresh(program: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_an_import_loads_nothing_that_most_programs_do_without():
+def loaded_by(program: str) -> set[str]:
+    """The modules that a program loads."""
+    return set(fresh(f"import sys; before = set(sys.modules); {program}; print(*{{*sys.modules}} - before, sep='\\n')"))
+
+
+def test_the_package_alone_loads_no_module_of_its_rooms():
+    loaded = loaded_by("import apressure")
+    assert {name for name in loaded if name.startswith("apressure")} == {"apressure", "apressure.lazy"}
+    assert loaded.isdisjoint(("asyncio", "hiredis", "redis", "ssl"))
+
+
+def test_a_queue_class_loads_nothing_that_most_programs_do_without():
     ours = [name for name in UNLOADED if name.startswith("apressure")]
     assert [name for name in ours if importlib.util.find_spec(name) is None] == []
-    loaded = fresh("import sys, apressure; print(*sys.modules, sep='\\n')")
+    loaded = loaded_by("from apressure import AsyncQueue")
     assert "apressure.pressure.queue" in loaded
-    assert [name for name in UNLOADED if name in loaded] == []
+    assert loaded.isdisjoint(UNLOADED)
 
 
-def test_an_import_loads_little_of_the_standard_library_that_redis_does_not_load():
+@pytest.mark.parametrize(
+    "name", ["AsyncQueue", "Client", "EventQueue", "FileQueue", "TaskClient", "open_queue", "pipe", "serve"]
+)
+def test_no_public_name_loads_redis_py(name: str):
+    assert loaded_by(f"from apressure import {name}").isdisjoint(("redis", "anyio"))
+
+
+def test_redis_py_is_loaded_when_a_queue_of_a_server_is_made():
+    assert "redis" in loaded_by("from apressure import AsyncQueue; AsyncQueue('q', url='redis://h')")
+
+
+def test_a_queue_of_the_private_server_is_made_without_redis_py():
+    assert "redis" not in loaded_by("from apressure import AsyncQueue; AsyncQueue('q', url='embedded://')")
+
+
+def test_a_queue_class_loads_little_of_the_standard_library_that_redis_does_not_load():
     beyond = fresh(
-        "import sys, redis.asyncio; before = set(sys.modules); import apressure; "
+        "import sys, redis.asyncio; before = set(sys.modules); from apressure import AsyncQueue; "
         "print(*(name for name in sys.modules if name not in before), sep='\\n')"
     )
     # They are loaded by other versions of redis-py, too.
@@ -76,7 +105,7 @@ def test_an_import_reads_no_script():
     opened = fresh(
         "import sys; files = []; "
         "sys.addaudithook(lambda event, args: files.append(str(args[0])) if event == 'open' else None); "
-        "import apressure; print(*files, sep='\\n')"
+        "from apressure import AsyncQueue; print(*files, sep='\\n')"
     )
     assert any(name.endswith((".py", ".pyc")) for name in opened)
     assert [name for name in opened if name.endswith(".lua")] == []
@@ -143,7 +172,7 @@ def test_a_pickle_of_a_lazy_name_loads_in_a_new_interpreter():
 
 def test_queues_in_directories_load_no_more_of_servers_than_the_package_does():
     beyond = fresh(
-        "import sys, apressure; before = set(sys.modules); import apressure.files; "
+        "import sys, apressure.exceptions; before = set(sys.modules); import apressure.files; "
         "print(*(name for name in sys.modules if name not in before), sep='\\n')"
     )
     assert "apressure.files.queue" in beyond
