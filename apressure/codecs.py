@@ -17,6 +17,13 @@ from apressure import envelopes
 from apressure.envelopes import Envelope
 from apressure.exceptions import MissingExtraError
 
+__all__ = [
+    "CloudEventsCodec",
+    "Codec",
+    "PydanticCodec",
+    "TypedCodec",
+]
+
 T = TypeVar("T")
 
 UntypedCodec = Literal["json", "msgpack", "cloudevents"]

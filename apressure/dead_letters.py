@@ -6,6 +6,12 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, Self, TypeVar
 
+__all__ = [
+    "DeadLetter",
+    "Failure",
+    "Requeued",
+]
+
 T_co = TypeVar("T_co", covariant=True)
 
 MOST_BYTES: Final = 200

@@ -11,6 +11,18 @@ import asyncio
 import errno as errnos
 from typing import Any, Final, Literal
 
+__all__ = [
+    "AuthenticationError", "ClientClosedError", "ConnectionLimitError", "DeadlineError",
+    "DeadlineOutcomeUnknownError", "DecodeError", "DuplicateEventError", "DuplicateMessageError", "DurabilityError",
+    "ExactlyOnceError", "LeaseLostError", "MissingExtraError", "NoReplyError", "OperationUnblockedError",
+    "OutOfMemoryError", "OutcomeUnknownError", "PermissionDeniedError", "PressureError", "QueueAlreadyExistsError",
+    "QueueClosedError", "QueueDoesNotExistError", "QueueEmptyError", "QueueError", "QueueFullError",
+    "QueueInUseError", "QueueOpenError", "ReadOnlyError", "RequestFailedError", "ScheduleDoesNotExistError",
+    "ScriptingRefusedError", "ServerError", "ServerTooOldError", "ServerUnavailableError", "StorageError",
+    "TaskDoesNotExistError", "TaskError", "TaskFailedError", "TaskStatusError", "TaskUnfinishedError",
+    "UnsupportedError",
+]  # fmt: skip
+
 Role = Literal["producer", "consumer"]
 """The two roles of a queue. At most one client holds each of them at a time."""
 

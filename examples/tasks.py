@@ -9,7 +9,7 @@ import asyncio
 import os
 import time
 
-from apressure import TaskFailedError
+from apressure.exceptions import TaskFailedError
 from apressure.tasks import Scheduler, TaskClient
 
 

@@ -15,7 +15,6 @@ from apressure import exceptions as errors
 from apressure.concurrency import background
 from apressure.connection.addresses import Address, Node
 from apressure.connection.settings import Settings, settings_from
-from apressure.connection.wire.channel import connect
 
 
 class Discovery:
@@ -102,6 +101,8 @@ class _Asked(Discovery, ABC):
         """Ask one node, and cache its answer."""
 
     async def _question(self, address: Address, *command: bytes | str | int) -> Any:
+        from apressure.connection.wire.connecting import connect
+
         channel = await connect(address, self._settings.connect_timeout, self._settings.connect_timeout)
         try:
             return await channel.ask(*command)

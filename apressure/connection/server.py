@@ -15,7 +15,7 @@ from apressure.concurrency.awake import awake_timeout
 from apressure.connection import discovery
 from apressure.connection.addresses import Address
 from apressure.connection.settings import RECONNECT_BACKOFF, RETRY_BACKOFF, Settings
-from apressure.connection.wire.channel import FULL, Channel, RESPChannel, connect, no_room, unreachable
+from apressure.connection.wire.channel import FULL, Channel, RESPChannel, no_room
 from apressure.connection.wire.replies import NOT_EXECUTED
 
 logger = logging.getLogger("apressure")
@@ -146,6 +146,8 @@ class Server:
             from apressure.connection.wire.fake import FakeredisChannel
 
             return FakeredisChannel(settings.fake, address)
+        from apressure.connection.wire.connecting import connect, unreachable
+
         channel = await connect(address, timeout, response_timeout)
         self.address = address.text
         try:

@@ -1,4 +1,4 @@
-"""Options become `Settings`: everything that a client needs to know, checked, no I/O. `addresses` finds the server."""
+"""Options become `Settings`: everything that a client needs to know, checked, no I/O. `parsing` finds the server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from urllib.parse import unquote, urlparse
 
 from apressure import validation
 from apressure.concurrency.backoff import Backoff
-from apressure.connection import addresses
 from apressure.connection.addresses import PARTS, SENTINEL_PARTS, Address
 
 DEFAULT_PREFIX = "__pressure__"
@@ -184,13 +183,17 @@ def settings_from(options: ClientOptions, environment: Mapping[str, str] | None 
             if common["durability"] is not None:
                 raise ValueError("fakeredis has neither replicas nor a disk. Leave out durability=")
             return Settings(address=Address("fakeredis"), fake=client, **common)
-        address = addresses.adopt(client)
+        from apressure.connection import parsing
+
+        address = parsing.adopt(client)
     elif isinstance(url, str) and url.startswith("embedded:"):
         if given:
             raise ValueError(f"an embedded server has an address of its own. Leave out {', '.join(given)}")
         return Settings(address=Address(url), embedded=True, embedded_directory=_embedded_directory(url), **common)
     else:
-        address = addresses.find(options, environment)
+        from apressure.connection import parsing
+
+        address = parsing.find(options, environment)
     if address.nodes and "retry_timeout" not in options:
         common["retry_timeout"] = 60.0
     return Settings(address=address, **common)

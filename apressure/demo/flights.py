@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from apressure import MissingExtraError
 from apressure.demo import ALL_FLIGHTS
+from apressure.exceptions import MissingExtraError
 
 
 def require(extra: str, *packages: str) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
-from apressure import Client, ServerUnavailableError
+from apressure import Client
 from apressure.embedded import EmbeddedServer
+from apressure.exceptions import ServerUnavailableError
 
 
 @contextlib.asynccontextmanager

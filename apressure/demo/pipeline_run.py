@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from apressure import AsyncQueue, QueueDoesNotExistError, spark
+from apressure import AsyncQueue, spark
 from apressure.demo import ALL_FLIGHTS, flights, pipeline
 from apressure.demo.flow import beside, run_process, serving
 from apressure.demo.screen import Screen, print_report
+from apressure.exceptions import QueueDoesNotExistError
 
 
 async def run_pipeline(

@@ -14,7 +14,8 @@ from collections.abc import AsyncIterator
 
 from aiohttp import WSCloseCode, web
 
-from apressure import AsyncQueue, Client, Consumer, Delivery
+from apressure import AsyncQueue, Client, Delivery
+from apressure.pressure import Consumer
 
 URL = os.environ.get("APRESSURE_URL", "redis://127.0.0.1:6379/0")
 UNCONFIRMED = 10  # how many updates a browser gets ahead

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from apressure.embedded import EmbeddedServer
-from tests.benchmarks import compare, imports, show
+from tests.benchmarks import compare, show
 from tests.benchmarks.cases import CASES
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.libraries import DIFFERENCE, LIBRARIES, Library, Program, install
@@ -87,9 +87,6 @@ def run(plan: Plan, environments: Path | None, left_out: list[str]) -> Iterator[
         )
         yield from code_by_hand(plan, server)
         yield from libraries(plan, programs, server, left_out)
-    if plan.has(f"{imports.OURS} / {imports.BY_HAND}"):
-        print("\nProcessor time of fresh interpreters:")
-        yield from shown(imports.measure_import(3 * plan.repetitions))
 
 
 def code_by_hand(plan: Plan, server: EmbeddedServer) -> Iterator[Figure]:

@@ -15,6 +15,7 @@ import redis.asyncio.connection
 from apressure import AsyncQueue, ServerError, ServerUnavailableError
 from apressure.connection.addresses import Address
 from apressure.connection.wire import channel as channels
+from apressure.connection.wire import connecting
 from apressure.connection.wire.channel import ConnectionLost, RESPChannel
 from tests.unit.fakes import listening
 
@@ -232,7 +233,7 @@ async def test_a_redis_py_that_hides_its_transport_is_a_clear_error(monkeypatch:
 
     hidden = Address("a test", Elsewhere, {"host": "127.0.0.1", "port": 1})
     with pytest.raises(ServerError, match=f"cannot use redis-py {re.escape(redis.__version__)}: ") as caught:
-        await channels.connect(hidden, 1.0, 1.0)
+        await connecting.connect(hidden, 1.0, 1.0)
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     (required,) = [one for one in project["dependencies"] if one.startswith("redis")]
     assert f"pip install '{required.replace('[hiredis]', '')}'" in str(caught.value)

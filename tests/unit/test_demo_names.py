@@ -12,7 +12,10 @@ import pytest
 import apressure
 
 DEMO = Path(apressure.__file__).parent / "demo"
-PUBLIC = ("apressure", "apressure.embedded", "apressure.spark", "apressure.testing")
+PUBLIC = (
+    "apressure", "apressure.embedded", "apressure.exceptions", "apressure.pressure", "apressure.spark",
+    "apressure.testing",
+)  # fmt: skip
 
 
 def foreign(source: str) -> Iterator[str]:

@@ -107,7 +107,7 @@ def test_the_table_of_this_module_is_complete() -> None:
 @each
 def test_every_error_can_be_imported_from_the_package(name: str) -> None:
     assert getattr(apressure, name) is every_error()[name]
-    assert name in apressure.__all__
+    assert name in exceptions.__all__
 
 
 @each

@@ -1,7 +1,8 @@
-"""`import apressure` loads little, and its lazy names work."""
+"""`import apressure` and its names load little, and the lazy names work."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import pickle
 import pydoc
@@ -20,6 +21,8 @@ LATER = (
 UNLOADED = (
     "anyio",
     "apressure.cli",
+    "apressure.connection.parsing",
+    "apressure.connection.wire.connecting",
     "apressure.connection.wire.fake",
     "apressure.embedded",
     "apressure.files",
@@ -43,6 +46,7 @@ UNLOADED = (
     "msgspec",
     "prometheus_client",
     "pyspark",
+    "redis",
     "rich",
     "typer",
 )
@@ -54,17 +58,43 @@ def fresh(program: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_an_import_loads_nothing_that_most_programs_do_without():
+def loaded_by(program: str) -> set[str]:
+    """The modules that a program loads."""
+    return set(fresh(f"import sys; before = set(sys.modules); {program}; print(*{{*sys.modules}} - before, sep='\\n')"))
+
+
+def test_the_package_alone_loads_no_module_of_its_rooms():
+    loaded = loaded_by("import apressure")
+    assert {name for name in loaded if name.startswith("apressure")} == {"apressure", "apressure.lazy"}
+    assert loaded.isdisjoint(("asyncio", "hiredis", "redis", "ssl"))
+
+
+def test_a_queue_class_loads_nothing_that_most_programs_do_without():
     ours = [name for name in UNLOADED if name.startswith("apressure")]
     assert [name for name in ours if importlib.util.find_spec(name) is None] == []
-    loaded = fresh("import sys, apressure; print(*sys.modules, sep='\\n')")
+    loaded = loaded_by("from apressure import AsyncQueue")
     assert "apressure.pressure.queue" in loaded
-    assert [name for name in UNLOADED if name in loaded] == []
+    assert loaded.isdisjoint(UNLOADED)
 
 
-def test_an_import_loads_little_of_the_standard_library_that_redis_does_not_load():
+@pytest.mark.parametrize(
+    "name", ["AsyncQueue", "Client", "EventQueue", "FileQueue", "TaskClient", "open_queue", "pipe", "serve"]
+)
+def test_no_public_name_loads_redis_py(name: str):
+    assert loaded_by(f"from apressure import {name}").isdisjoint(("redis", "anyio"))
+
+
+def test_redis_py_is_loaded_when_a_queue_of_a_server_is_made():
+    assert "redis" in loaded_by("from apressure import AsyncQueue; AsyncQueue('q', url='redis://h')")
+
+
+def test_a_queue_of_the_private_server_is_made_without_redis_py():
+    assert "redis" not in loaded_by("from apressure import AsyncQueue; AsyncQueue('q', url='embedded://')")
+
+
+def test_a_queue_class_loads_little_of_the_standard_library_that_redis_does_not_load():
     beyond = fresh(
-        "import sys, redis.asyncio; before = set(sys.modules); import apressure; "
+        "import sys, redis.asyncio; before = set(sys.modules); from apressure import AsyncQueue; "
         "print(*(name for name in sys.modules if name not in before), sep='\\n')"
     )
     # They are loaded by other versions of redis-py, too.
@@ -76,23 +106,53 @@ def test_an_import_reads_no_script():
     opened = fresh(
         "import sys; files = []; "
         "sys.addaudithook(lambda event, args: files.append(str(args[0])) if event == 'open' else None); "
-        "import apressure; print(*files, sep='\\n')"
+        "from apressure import AsyncQueue; print(*files, sep='\\n')"
     )
     assert any(name.endswith((".py", ".pyc")) for name in opened)
     assert [name for name in opened if name.endswith(".lua")] == []
 
 
-OTHER_NAMES = {"RemoteEventQueue": "EventQueue", "RemoteEventStatistics": "EventQueueStatistics"}
-"""Public names of a class that has another one itself."""
-
-
-def test_every_public_name_is_listed_before_it_is_asked_for_and_there_when_it_is():
+def test_the_package_has_few_public_names_and_each_is_there():
     shown = fresh(
         "import apressure; print(*dir(apressure)); "
         "print(*(getattr(apressure, name).__name__.rpartition('.')[2] for name in apressure.__all__))"
     )
     assert set(apressure.__all__) <= set(shown[0].split())
-    assert shown[1].split() == [OTHER_NAMES.get(name, name) for name in apressure.__all__]
+    assert shown[1].split() == apressure.__all__
+    assert len(apressure.__all__) <= 30
+
+
+ROOMS = {
+    "codecs": "CloudEventsCodec Codec PydanticCodec TypedCodec",
+    "connection": "ClientOptions",
+    "core": "BrowsedMessage KeyLimit Limits MessagePage QueueConsumer QueueProducer Rate",
+    "dead_letters": "Failure Requeued",
+    "events": "EventConsumers EventDelivery EventProducer EventQueueStatistics RemoteEventConsumer RemoteEventDelivery "
+    "RemoteEventQueue RemoteEventStatistics",
+    "exceptions": "LeaseLostError QueueClosedError QueueEmptyError QueueError ServerError TaskError",
+    "files": "FileDelivery FileQueueOptions FileQueueStatistics",
+    "pressure": "Consumer Producer QueueStatistics RoleStatistics",
+    "service": "Piped Served",
+}
+"""Names that version 0.1 had in the package itself (of the errors, some: test_exceptions.py has all)."""
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_name_that_has_moved_works_in_both_places(room: str):
+    names = ROOMS[room]
+    program = (
+        f"from apressure.{room} import {names.replace(' ', ', ')}; import apressure; "
+        f"print(*(getattr(apressure, name) is globals()[name] for name in {names!r}.split()))"
+    )
+    assert set(fresh(program)[0].split()) == {"True"}
+    assert set(names.split()) <= set(importlib.import_module(f"apressure.{room}").__all__)
+    assert not set(names.split()) & set(apressure.__all__)
+
+
+def test_a_module_of_the_package_is_imported_without_a_search_for_a_class_of_its_name():
+    loaded = loaded_by("from apressure import logs")
+    assert "apressure.logs" in loaded
+    assert "apressure.codecs" not in loaded
 
 
 def test_a_lazy_name_is_the_object_of_its_module():
@@ -143,7 +203,7 @@ def test_a_pickle_of_a_lazy_name_loads_in_a_new_interpreter():
 
 def test_queues_in_directories_load_no_more_of_servers_than_the_package_does():
     beyond = fresh(
-        "import sys, apressure; before = set(sys.modules); import apressure.files; "
+        "import sys, apressure.exceptions; before = set(sys.modules); import apressure.files; "
         "print(*(name for name in sys.modules if name not in before), sep='\\n')"
     )
     assert "apressure.files.queue" in beyond

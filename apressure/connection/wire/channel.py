@@ -2,10 +2,6 @@
 
 The rule that this module keeps: a cancellation never disturbs a channel. Replies are handed out from `data_received`,
 which no task owns, so a caller that stops listening does not affect the replies of others.
-
-redis-py makes the connection (TCP, unix socket, TLS, AUTH, SELECT, credential providers); then the transport gets
-this protocol instead of redis-py's stream. That needs one private attribute of redis-py, `Connection._writer`,
-in `_transport_of` alone.
 """
 
 from __future__ import annotations
@@ -20,26 +16,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import hiredis
-import redis
-from redis.asyncio.connection import SSLConnection
-from redis.exceptions import AuthenticationError as RedisAuthenticationError
-from redis.exceptions import RedisError, ResponseError
 
-from apressure.concurrency.awake import awake_timeout
 from apressure.concurrency.settle import raised, set_result_once
-from apressure.connection.addresses import NAMELESS, Address, host_check
+from apressure.connection.addresses import Address
 from apressure.connection.wire.command import NO_HEAD, Argument, Head
 from apressure.connection.wire.replies import error_from_reply
-from apressure.exceptions import AuthenticationError, ServerError, ServerUnavailableError
+from apressure.exceptions import ServerUnavailableError
 
 OnReply = Callable[[Any], None]
 """Receives a reply, a `ServerError` for an error reply, or `ConnectionLost` if no reply will come."""
 
 FULL = "max number of clients reached"
 """What a server that has reached its `maxclients` answers before it closes the connection."""
-
-WORKS_WITH = "redis>=5.0.2,<9"
-"""The versions of redis-py that have the private attribute of `_transport_of`; the same as in pyproject.toml."""
 
 MUCH = 1 << 13
 """A command of at least this many bytes leaves at once: the server works on it while this turn of the loop goes on."""
@@ -314,77 +302,6 @@ def _reader() -> hiredis.Reader:
     return hiredis.Reader(protocolError=_NotRedisError, replyError=error_from_reply)
 
 
-def _transport_of(connection: Any) -> asyncio.Transport:
-    transport: asyncio.Transport | None = getattr(getattr(connection, "_writer", None), "transport", None)
-    if transport is None:
-        raise ServerError(
-            f"apressure cannot use redis-py {redis.__version__}: its connections do not show their transport. "
-            f"Install a version that works: pip install '{WORKS_WITH}'"
-        )
-    return transport
-
-
 def no_room(error: Exception) -> bool:
     """Whether the server or this process has reached its limit of connections; the server has not moved then."""
     return any(text in str(error) for text in (FULL, os.strerror(errno.EMFILE), os.strerror(errno.ENFILE)))
-
-
-def unreachable(address: Address, cause: Exception) -> ServerUnavailableError:
-    """Return the error for a server that cannot be reached, with the probable cause and what to do."""
-    reason = str(cause).rstrip(".") or type(cause).__name__
-    if isinstance(cause, TimeoutError):
-        reason = "it did not answer in time"
-    question = "Is it running, and is the address right?"
-    if FULL in reason:
-        question = "Raise its maxclients, or limit the clients with max_connections="
-    elif no_room(cause):
-        question = "Each connection is an open file: raise the limit (ulimit -n), or give the client max_connections="
-    elif issubclass(address.connection_class, SSLConnection):
-        question = "Is it running, is the address right, and does it speak TLS?"
-    elif "host" in address.connection_options and isinstance(cause, (ConnectionResetError, ServerUnavailableError)):
-        question = "Is it running, is the address right, and is that a port without TLS?"
-    return ServerUnavailableError(f"cannot reach the server at {address.text}: {reason}. {question}")
-
-
-async def connect(address: Address, connect_timeout: float, response_timeout: float) -> RESPChannel:
-    """Connect to the server at an address.
-
-    Raises:
-        AuthenticationError: The server refused the credentials.
-        ServerError: It refused something else, such as the number of the database.
-        ServerUnavailableError: It could not be reached.
-    """
-    check = host_check(address.connection_class, address.connection_options)
-    # Timeouts of redis-py would count the time for which this process stood still.
-    options = {"socket_connect_timeout": None, **check, **address.connection_options}
-    connection = address.connection_class(**{**options, "socket_timeout": None, "protocol": 2, **NAMELESS})
-    # No CLIENT SETINFO: two round trips, and Redis 6 and 7.0 answer with errors.
-    connection.driver_info = connection.lib_name = connection.lib_version = None
-    try:
-        async with awake_timeout(connect_timeout):
-            await connection.connect()
-    except RedisAuthenticationError as error:
-        raise AuthenticationError(
-            f"the server at {address.text} refused the credentials: {error}", code="WRONGPASS"
-        ) from None
-    except ResponseError as error:
-        raise ServerError(f"the server at {address.text} refused the connection: {error}") from None
-    except (RedisError, OSError) as error:
-        connection._close()  # noqa: SLF001
-        # redis-py repeats the address, and wraps the system's error.
-        cause = error.__context__ if isinstance(error.__context__, OSError) else error
-        raise unreachable(address, cause) from None
-    except Exception as error:  # raised by the program's own code, such as a credential provider
-        connection._close()  # noqa: SLF001
-        raise ServerUnavailableError(f"cannot connect to the server at {address.text}: {error!r}") from error
-    except BaseException:
-        connection._close()  # noqa: SLF001
-        raise
-    transport = _transport_of(connection)
-    channel = RESPChannel(transport, address, response_timeout)
-    # redis-py's objects would warn of an unclosed connection when they are collected.
-    channel.on_end.append(connection._close)  # noqa: SLF001 (the synchronous one; its public twin is a coroutine)
-    transport.set_protocol(channel)
-    if transport.is_closing():
-        channel.abort("the connection was closed at once")
-    return channel

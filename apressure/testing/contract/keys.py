@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from apressure import Backoff, KeyLimit, serve
+from apressure import Backoff, serve
+from apressure.core import KeyLimit
 from apressure.exceptions import QueueClosedError, QueueDoesNotExistError, QueueEmptyError, QueueFullError
 from apressure.testing.contract.cancellation import everywhere
 from apressure.testing.contract.steps import ITEMS, Opener, begun, drained, fails, in_time

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from apressure import Hold, Limits, Rate, serve
+from apressure import Hold, serve
+from apressure.core import Limits, Rate
 from apressure.exceptions import QueueClosedError, QueueDoesNotExistError, QueueEmptyError
 from apressure.testing.contract.cancellation import everywhere
 from apressure.testing.contract.steps import ITEMS, PATIENCE, Counting, Opener, begun, drained, fails, in_time, taken_by

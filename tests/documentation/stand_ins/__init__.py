@@ -27,5 +27,5 @@ async def filled(name: str, url: str, *, close: bool = True) -> AsyncQueue[bytes
 
 
 def public() -> dict[str, object]:
-    """Return the public names of apressure."""
-    return {name: getattr(apressure, name) for name in apressure.__all__}
+    """Return the public names of apressure, and all errors."""
+    return {name: getattr(apressure, name) for name in (*apressure.__all__, *apressure.exceptions.__all__)}
