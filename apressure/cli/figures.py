@@ -7,7 +7,7 @@ functions that make tables import it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from apressure.core.workers import WorkerStatistics
+    from apressure.core.workers import WaitingProducer, WorkerStatistics
     from apressure.spark.sealed_batches import GroupBatches
 
 Found = tuple[QueueAddress, Any]
@@ -179,18 +179,19 @@ def statistics_view(
         for key, value in as_dict(found).items():
             if key not in _IN_THE_HEAD and value is not None:
                 grid.add_row(key.replace("_", " "), Text(plain(value)))
-    _add_workers(grid, statistics.workers)
+    _add_some(grid, "waiting producers", map(_producer_text, statistics.waiting_producers))
+    _add_some(grid, "workers", map(_worker_text, statistics.workers))
     for number, group in enumerate(groups):
         grid.add_row("" if number else "spark", _group_text(group))
     return Group(head, grid)
 
 
-_MOST_WORKERS: Final = 20
-"""As many workers are shown by themselves; `apressure workers ls` lists all."""
+_MOST_SHOWN: Final = 20
+"""As many workers, and producers that wait, are shown by themselves; `apressure workers ls` lists all workers."""
 
 _IN_THE_HEAD: Final = (
     "name", "address", "kind", "length", "bound", "closed", "paused", "in_flight", "delayed", "next_due", "limits",
-    "workers",
+    "workers", "waiting_producers",
 )  # fmt: skip
 
 
@@ -215,13 +216,21 @@ def _add_flow(grid: Table, statistics: QueueStatistics, rates: tuple[float, floa
         grid.add_row("consumer", _role_long(statistics.consumer))
 
 
-def _add_workers(grid: Table, workers: Sequence[WorkerStatistics]) -> None:
+def _add_some(grid: Table, label: str, rows: Iterable[Text]) -> None:
     from rich.text import Text
 
-    for number, worker in enumerate(workers[:_MOST_WORKERS]):
-        grid.add_row("" if number else "workers", _worker_text(worker))
-    if (more := len(workers) - _MOST_WORKERS) > 0:
+    texts = list(rows)
+    for number, text in enumerate(texts[:_MOST_SHOWN]):
+        grid.add_row("" if number else label, text)
+    if (more := len(texts) - _MOST_SHOWN) > 0:
         grid.add_row("", Text(f"and {more:,} more", style="dim"))
+
+
+def _producer_text(producer: WaitingProducer) -> Text:
+    from rich.text import Text
+
+    puts = f"{producer.puts:,} put{'s' * (producer.puts != 1)}"
+    return Text(f"{printable(producer.id)}: {puts}, the first for {duration(producer.waited)}", style="yellow")
 
 
 def _worker_text(worker: WorkerStatistics) -> Text:

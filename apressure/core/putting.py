@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from apressure.concurrency.settle import note_sent
+from apressure.core.backpressure import WaitingPuts
 from apressure.core.driver import Request
 from apressure.core.lanes import CARRIED, Entry, Lane
-from apressure.core.waiting import FULL, Wait
+from apressure.core.waiting import FOR_ROOM, FULL, Wait
 from apressure.exceptions import DurabilityError, PressureError
 from apressure.items import MAX_BYTES
 
@@ -23,11 +25,13 @@ class Putting(Entry["bytes | None"], Generic[I]):
         items: A chunk, small enough for one step.
         expected: The queue must have been created.
         done: How many of the items are in the queue, also when the operation failed or was cancelled.
+        since: Since when it has waited for room, by the clock of the event loop; None if it has not.
         replaced: The id of the message whose place its only item has taken; None if it has a place of its own.
     """
 
     expected = False
     done = 0
+    since: float | None = None
     replaced: bytes | None = None
 
     def __init__(self, items: Sequence[I], expected: bool = False) -> None:
@@ -151,9 +155,24 @@ class PuttingLane(Lane[P]):
         self._batch, self._served = [], 0
         super()._fail(in_flight, error)
 
+    @property
+    def for_room(self) -> WaitingPuts | None:
+        """The puts that wait for room; None if none does."""
+        if self._blocked_by is None or self._blocked_by.reason not in FOR_ROOM or not self._entries:
+            return None
+        now = asyncio.get_running_loop().time()
+        for entry in reversed(self._entries):
+            if entry.since is not None:
+                break  # those before it have waited for longer
+            entry.since = now
+        return WaitingPuts(len(self._entries), self._first.since or now)
+
     def _wait(self, wait: Wait) -> None:
         for entry in self._entries:
             entry.expected = True  # it has a bound
+        if wait.reason in FOR_ROOM and self._entries:
+            self._first.since = self._first.since or asyncio.get_running_loop().time()
+            self._waits.backpressure.note(self)
         super()._wait(wait)
 
     def _timeout(self, entry: P) -> Exception:

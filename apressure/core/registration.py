@@ -1,5 +1,7 @@
 """Those that work on a queue register there: every few seconds they tell what they do, and learn whether to end.
 
+Producers that wait for room register in the same way; see `core.backpressure`.
+
 It is background work of timers and callbacks: no task waits for it, and nothing that works on a queue waits for it.
 """
 
@@ -44,7 +46,7 @@ class Registry(Protocol):
 
         Args:
             name: Its name.
-            letter: A `Letter`: whether it can be drained.
+            letter: A `Letter`: what registers, and whether it can be drained.
             record: What it tells; see `core.workers.encode`.
             lasts: For how many seconds it counts.
             on_answer: Called once with the answer.
@@ -99,33 +101,32 @@ class Calls:
 
 
 class Registration:
-    """Registers one worker at one queue, from `start` to `end`.
+    """Registers a worker, or a producer that waits, at one queue, from `start` to `end`.
 
     Args:
         registry: The queue's.
-        kind: What works.
-        handler: The name of its handler.
-        doing: Returns what it does.
+        letter: A `Letter`: what registers.
+        record: Returns what it tells.
         on_drain: Called when somebody has asked it to drain; None if it cannot be drained.
+
+    Attributes:
+        refused: This client cannot register.
     """
 
     def __init__(
         self,
         registry: Registry,
-        kind: WorkerKind,
-        handler: str,
-        doing: Callable[[], Doing],
+        letter: bytes,
+        record: Callable[[], bytes],
         on_drain: Callable[[], object] | None = None,
     ) -> None:
         self._registry = registry
-        self._doing = doing
+        self._letter = letter
+        self._record = record
         self._on_drain = on_drain
-        self._kind = kind
-        self._handler = handler
-        self._began = time.monotonic()
         self._name = b""
         self._timer: asyncio.TimerHandle | None = None
-        self._unanswered = self._known = False
+        self._unanswered = self._known = self.refused = False
 
     def start(self, after: float) -> None:
         """Register after so many seconds, and then again and again."""
@@ -150,11 +151,10 @@ class Registration:
         if self._unanswered:
             return
         self._name = self._name or f"{worker_id()}/{os.urandom(4).hex()}".encode()
-        letter = Letter.CANNOT if self._on_drain is None else Letter.WORKS
         try:
-            record = record_of(self._kind, self._handler, time.monotonic() - self._began, self._doing())
+            record = self._record()
             self._unanswered = True
-            self._registry.beat(self._name, letter, record, LASTS, self._answered)
+            self._registry.beat(self._name, self._letter, record, LASTS, self._answered)
         except errors.PressureError as error:
             self._answered(error)
 
@@ -162,8 +162,9 @@ class Registration:
         self._unanswered = False
         if isinstance(answer, _FOR_GOOD):
             self._stop()
+            self.refused = True
             if not isinstance(answer, errors.ClientClosedError):
-                logger.debug("this worker cannot register, and works all the same: %s", answer)
+                logger.debug("this client cannot register at the queue, and works all the same: %s", answer)
         elif not isinstance(answer, Exception):  # otherwise the next beat tries again
             self._known = True
             if answer == 1 and self._timer is not None and self._on_drain is not None:
@@ -180,7 +181,7 @@ def registered(
     if registry is None:
         yield
         return
-    registration = Registration(registry, kind, handler, doing, on_drain)
+    registration = Registration(registry, Letter.WORKS, _telling(kind, handler, doing), on_drain)
     registration.start(FIRST)
     try:
         yield
@@ -192,15 +193,25 @@ def block_registration(registry: Registry | None, doing: Callable[[], Doing]) ->
     """Return the registration of a consumer's block that begins; a short one writes nothing."""
     if registry is None:
         return None
-    registration = Registration(registry, "consumer", "", doing)
+    registration = Registration(registry, Letter.CANNOT, _telling("consumer", "", doing))
     registration.start(BEAT)
     return registration
+
+
+def _telling(kind: WorkerKind, handler: str, doing: Callable[[], Doing]) -> Callable[[], bytes]:
+    began = time.monotonic()
+    return lambda: record_of(kind, handler, time.monotonic() - began, doing())
 
 
 def record_of(kind: WorkerKind, handler: str, age: float, doing: Doing) -> bytes:
     """Return what a worker of this process tells, which began so many seconds ago."""
     about = {"kind": kind, "handler": printable(handler), "age": age}
     return encode({**_process(os.getpid()), **about, **doing._asdict()})
+
+
+def waiting_record(puts: int, age: float) -> bytes:
+    """Return what a producer of this process tells: so many of its puts wait, the first for so many seconds."""
+    return encode({**_process(os.getpid()), "age": age, "puts": puts})
 
 
 def worker_id() -> str:

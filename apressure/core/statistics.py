@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from apressure.concurrency.blocked import NOT_BLOCKED, Blocked, BlockedSeconds
 from apressure.core.limits import UNLIMITED, Limits
-from apressure.core.workers import WorkerStatistics
+from apressure.core.workers import WaitingProducer, WorkerStatistics
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,8 @@ class BoundedStatistics(Statistics):
         limits: How many messages it hands out: its rate, its concurrency, how many of a key, and whether it is held.
         parked: Of `length`, messages in the line of their key: see `set_key`.
         workers: What works on it, where this object can see that.
+        waiting_producers: Queue objects, of all clients, whose puts have waited for room for more than a second, the
+            one that has waited longest first; where this object can see that. Each tells it every five seconds.
     """
 
     bound: int
@@ -76,6 +78,7 @@ class BoundedStatistics(Statistics):
     parked: int = 0
     paused_since: datetime | None = None
     workers: tuple[WorkerStatistics, ...] = ()
+    waiting_producers: tuple[WaitingProducer, ...] = ()
 
 
 def figures(

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from apressure.concurrency.blocked import Blocked
+from apressure.core.backpressure import Backpressure, WaitForRoom
 from apressure.exceptions import PressureError, QueueEmptyError, QueueFullError, QueueInUseError, QueueOpenError, Role
 
 T = TypeVar("T")
@@ -22,6 +23,9 @@ Reason = Literal[
 
 ROLE_OF: Final[dict[Reason, Role]] = {"producer": "producer", "consumer": "consumer", "share": "consumer"}
 """The role that a wait with this reason is for."""
+
+FOR_ROOM: Final[tuple[Reason, ...]] = ("full", "few", "room")
+"""The reasons of waits for room."""
 
 
 class Parked(asyncio.Future[None]):
@@ -97,10 +101,12 @@ class Waits(ABC):
     """The waits of one queue object.
 
     Attributes:
+        backpressure: Tells the queue that operations wait here for room.
         blocked: For how long operations waited here.
     """
 
     def __init__(self) -> None:
+        self.backpressure = Backpressure()
         self.blocked = Blocked()
         self._parked: dict[Parked, Any] = {}
         self._closed_by: PressureError | None = None
@@ -140,27 +146,35 @@ class Waits(ABC):
     ) -> T:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
-        while True:
-            noted = self.note()
-            answer: Any = await step()
-            if not isinstance(answer, Wait):
-                return answer  # type: ignore[no-any-return]
-            remaining = None if deadline is None else deadline - loop.time()
-            if remaining is not None and remaining <= 0:
-                self.drop(answer)
-                raise answer.error(name)
-            parked = park(answer, noted)
-            woken = False
-            try:
-                done, _ = await asyncio.wait((parked,), timeout=remaining)
-                woken = bool(done) and parked.exception() is None
-            finally:
-                if not woken:
-                    parked.cancel()
-                    self._stopped(answer)
-            if not done:
-                raise answer.error(name)
-            parked.result()
+        for_room: WaitForRoom | None = None
+        try:
+            while True:
+                noted = self.note()
+                answer: Any = await step()
+                if not isinstance(answer, Wait):
+                    return answer  # type: ignore[no-any-return]
+                remaining = None if deadline is None else deadline - loop.time()
+                if remaining is not None and remaining <= 0:
+                    self.drop(answer)
+                    raise answer.error(name)
+                if for_room is None and answer.reason in FOR_ROOM:
+                    for_room = WaitForRoom(loop.time())
+                    self.backpressure.note(for_room)
+                parked = park(answer, noted)
+                woken = False
+                try:
+                    done, _ = await asyncio.wait((parked,), timeout=remaining)
+                    woken = bool(done) and parked.exception() is None
+                finally:
+                    if not woken:
+                        parked.cancel()
+                        self._stopped(answer)
+                if not done:
+                    raise answer.error(name)
+                parked.result()
+        finally:
+            if for_room is not None:
+                for_room.ended = True
 
     def end(self, error: PressureError) -> int:
         """Fail everything that is parked; returns how many."""
@@ -176,6 +190,11 @@ class Waits(ABC):
 
     def _stopped(self, wait: Wait) -> None:  # noqa: B027
         """An operation waits for this no more. A token may have come in this very turn of the event loop."""
+
+    def _shut(self, error: PressureError) -> None:
+        """Operations that park from now on get the error."""
+        self._closed_by = error
+        self.backpressure.end()
 
     def _refused(self) -> Parked | None:
         """Return a future with the error, if the waits were closed."""
@@ -257,7 +276,7 @@ class ServerWaits(Waits):
 
     def _close(self, error: PressureError) -> list[Any]:
         """Release the connections. Returns the waiters for which something has come, or may still come."""
-        self._closed_by = error
+        self._shut(error)
         self._server.remove_reclaimer(self._give_up_one)
         return [waiter for waiter in self._all if waiter.close()]
 

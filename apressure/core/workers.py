@@ -1,4 +1,4 @@
-"""What a queue knows of those that work on it, and the records in which they tell it."""
+"""What a queue knows of those that work on it, and of producers that wait: the records in which they tell it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+import operator
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ MOST: Final = 1000
 MAX_SIZE: Final = 4096
 """The most bytes of a record that is read. The script that reads them knows this number, too."""
 
-_HEAD: Final = re.compile(rb"([0-9]{1,15}) ([0-9]{1,15}) ([cwd]) ")
+_HEAD: Final = re.compile(rb"([0-9]{1,15}) ([0-9]{1,15}) ([cwdp]) ")
 """Milliseconds since 1970 by the server's clock: until when it counts, and when it was written; and a letter."""
 
 _LONGEST_TEXT: Final = 255
@@ -64,20 +65,60 @@ class WorkerStatistics:
     draining: bool
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingProducer:
+    """A queue object whose puts wait, since the queue is full, as it told a few seconds ago.
+
+    Attributes:
+        id: The id of its process, which is that of a worker in the same process.
+        host: The name of its machine.
+        pid: Its process.
+        version: Its version of apressure.
+        since: Since when the first of its puts has waited.
+        seen: When it told this.
+        puts: How many of its puts wait.
+    """
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    since: datetime
+    seen: datetime
+    puts: int
+
+    @property
+    def waited(self) -> float:
+        """For how many seconds the first of its puts had waited when it told this."""
+        return (self.seen - self.since).total_seconds()
+
+
+Registered = WorkerStatistics | WaitingProducer
+
+
 class Beside(NamedTuple):
     """What is kept beside a queue, as fields of its statistics."""
 
     schedules: int
     dedup_ids: int
     workers: tuple[WorkerStatistics, ...] = ()
+    waiting_producers: tuple[WaitingProducer, ...] = ()
 
 
 class Letter:
-    """Whether a registration can be drained: what its record says behind the two times."""
+    """What a registration is: what its record says behind the two times.
+
+    Attributes:
+        CANNOT: A worker that cannot be drained.
+        WORKS: A worker that can.
+        ASKED: A worker that was asked to drain.
+        PUTS: A producer that waits for room.
+    """
 
     CANNOT: Final = b"c"
     WORKS: Final = b"w"
     ASKED: Final = b"d"
+    PUTS: Final = b"p"
 
 
 def stored(until: int, now: int, letter: bytes, record: bytes) -> bytes:
@@ -97,41 +138,54 @@ def encode(record: dict[str, Any]) -> bytes:
     return json.dumps(cut, separators=(",", ":")).encode()
 
 
-def workers_of(now: int, registrations: Iterable[tuple[bytes, bytes]]) -> tuple[WorkerStatistics, ...]:
-    """Return what registrations tell, by their names, without those that have expired or that cannot be read.
+def told(
+    now: int, registrations: Iterable[tuple[bytes, bytes]]
+) -> tuple[tuple[WorkerStatistics, ...], tuple[WaitingProducer, ...]]:
+    """Return what registrations tell, without those that have expired or that cannot be read.
 
     Args:
         now: The time in milliseconds since 1970, by the clock of the records.
         registrations: Names and values, as the queue keeps them.
+
+    Returns:
+        The workers, by their names, and the producers that wait, the one that has waited longest first.
     """
-    found = (_decoded(now, name, value) for name, value in sorted(registrations) if name)
-    return tuple(itertools.islice((worker for worker in found if worker is not None), MOST))
+    decoded = (_decoded(now, name, value) for name, value in sorted(registrations) if name)
+    found = list(itertools.islice((one for one in decoded if one is not None), MOST))
+    producers = [one for one in found if isinstance(one, WaitingProducer)]
+    producers.sort(key=operator.attrgetter("since"))
+    return tuple(one for one in found if isinstance(one, WorkerStatistics)), tuple(producers)
 
 
-def _decoded(now: int, name: bytes, value: bytes) -> WorkerStatistics | None:
+def _decoded(now: int, name: bytes, value: bytes) -> Registered | None:
     head = _HEAD.match(value[:MAX_SIZE])
     worker_id, slash, _ = name.rpartition(b"/")
     if head is None or int(head[1]) <= now or not slash or len(name) > _LONGEST_TEXT or len(value) > MAX_SIZE:
         return None
     try:
-        told = json.loads(value[head.end() :])
-        seen, age = int(head[2]) / 1000, _number(told["age"])
+        record = json.loads(value[head.end() :])
+        seen, age = int(head[2]) / 1000, _number(record["age"])
+        common: dict[str, Any] = {
+            "id": worker_id.decode(),
+            "host": _text(record["host"]),
+            "pid": _whole(record["pid"]),
+            "version": _text(record["version"]),
+            "since": datetime.fromtimestamp(seen - age, UTC),
+            "seen": datetime.fromtimestamp(seen, UTC),
+        }
+        if head[3] == Letter.PUTS:
+            return WaitingProducer(**common, puts=_whole(record["puts"]))
         return WorkerStatistics(
-            id=worker_id.decode(),
-            kind=_kind(told["kind"]),
-            handler=_text(told["handler"]),
-            host=_text(told["host"]),
-            pid=_whole(told["pid"]),
-            version=_text(told["version"]),
-            since=datetime.fromtimestamp(seen - age, UTC),
-            seen=datetime.fromtimestamp(seen, UTC),
-            concurrency=_whole(told["concurrency"]),
-            in_hand=_whole(told["in_hand"]),
-            oldest=None if told["oldest"] is None else _number(told["oldest"]),
-            handled=_whole(told["handled"]),
-            failed=_whole(told["failed"]),
-            busy=_number(told["busy"]),
-            draining=bool(told["draining"]) or head[3] == Letter.ASKED,
+            **common,
+            kind=_kind(record["kind"]),
+            handler=_text(record["handler"]),
+            concurrency=_whole(record["concurrency"]),
+            in_hand=_whole(record["in_hand"]),
+            oldest=None if record["oldest"] is None else _number(record["oldest"]),
+            handled=_whole(record["handled"]),
+            failed=_whole(record["failed"]),
+            busy=_number(record["busy"]),
+            draining=bool(record["draining"]) or head[3] == Letter.ASKED,
         )
     except (ValueError, TypeError, KeyError, OverflowError, OSError, RecursionError):
         return None  # another program wrote it

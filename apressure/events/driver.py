@@ -98,7 +98,7 @@ class RedisDriver(EventDriver[Client, T]):
         self._pops = PopLane(self.steps, self.waits)
         self._asks = AskLane(self.steps, self.waits, front=False)
         self.requests = ServerRequests(self.steps)
-        self.registry = ServerRegistry(self.steps)
+        self.registry = self.waits.backpressure.registry = ServerRegistry(self.steps)
 
     @property
     def waiting(self) -> tuple[int, int]:

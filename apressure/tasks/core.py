@@ -117,7 +117,7 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
         self._asks = AskLane(self.steps, self._waits)
         self._asker = Asker(name)
         self._reservations = ReserveLane(self.steps, self._waits)
-        self._registry = ServerRegistry(self.steps)
+        self._registry = self._waits.backpressure.registry = ServerRegistry(self.steps)
 
     def __repr__(self) -> str:
         return f"<TaskQueue {self.name!r} at {self.client.server.address}>"

@@ -109,6 +109,12 @@ WANTED: Final = Family(
 WORKERS: Final = Family(
     "queue_workers", "Services, Runners, consumers and Spark queries that work on it.", unit="{worker}"
 )
+WAITING_PRODUCERS: Final = Family(
+    "queue_waiting_producers", "Queue objects whose puts have waited for room for over a second.", unit="{client}"
+)
+PRODUCER_WAIT: Final = Family(
+    "queue_producer_wait_seconds", "For how long the first of their puts has waited; 0 if none waits.", unit="s"
+)
 HOLDER: Final = Family(
     "queue_role_holder", "1 for each client that has or shares a role.", unit="1",
     labels=(*_QUEUE, "role", "state", "holder"),
@@ -205,8 +211,8 @@ FAMILIES: Final = tuple(
         family.name: family
         for family in (
             UP, SAMPLED, EXISTS, *COUNTS.values(), HELD, RATE, CONCURRENCY, OF_A_KEY, BOUND, PRODUCERS, CONSUMERS,
-            WANTED, WORKERS, HOLDER, HELD_SINCE, SCHEDULE_NEXT, SCHEDULE_LAST, SCHEDULE_PUTS,
-            *TOTALS.values(), OLDEST, DRAIN, *LOCAL.values(), BLOCKED, *HANDLED.values(), DURATION,
+            WANTED, WORKERS, WAITING_PRODUCERS, PRODUCER_WAIT, HOLDER, HELD_SINCE, SCHEDULE_NEXT, SCHEDULE_LAST,
+            SCHEDULE_PUTS, *TOTALS.values(), OLDEST, DRAIN, *LOCAL.values(), BLOCKED, *HANDLED.values(), DURATION,
         )
     }.values()
 )  # fmt: skip

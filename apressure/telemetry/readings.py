@@ -21,6 +21,7 @@ from apressure.telemetry.families import (
     LOCAL,
     OF_A_KEY,
     OLDEST,
+    PRODUCER_WAIT,
     PRODUCERS,
     RATE,
     SAMPLED,
@@ -29,6 +30,7 @@ from apressure.telemetry.families import (
     SCHEDULE_PUTS,
     TOTALS,
     UP,
+    WAITING_PRODUCERS,
     WANTED,
     WORKERS,
     Reading,
@@ -101,6 +103,9 @@ def _clients(key: tuple[str, str], statistics: Any) -> Iterator[Reading]:
     """Yield how many clients a queue has, and who has its roles."""
     if hasattr(statistics, "workers"):
         yield Reading(WORKERS, key, float(len(statistics.workers)))
+        producers = statistics.waiting_producers
+        yield Reading(WAITING_PRODUCERS, key, float(len(producers)))
+        yield Reading(PRODUCER_WAIT, key, producers[0].waited if producers else 0.0)
     if (consumers := consumers_of(statistics)) is not None:
         yield Reading(CONSUMERS, key, float(consumers))
     if not hasattr(statistics, "members"):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from apressure.core.limits import UNLIMITED
+from apressure.core.workers import WaitingProducer
 
 _LATE: Final = 60.0
 """Seconds by which a schedule may be late before anybody needs to know."""
@@ -58,9 +59,9 @@ class States:
         return tuple(self._dated(now, state) for state in found) or (State("open", Severity.GOOD, "open"),)
 
     def _dated(self, now: float, state: State) -> State:
-        if state.name not in _LASTING:
+        if state.name not in _LASTING or state.since is not None:
             return state
-        since = state.since or self._since[state.name]
+        since = self._since[state.name]
         seconds = now - since
         return state._replace(since=since, text=f"{state.text} for {duration(seconds)}" if seconds >= 1 else state.text)
 
@@ -71,7 +72,7 @@ def failed(error: str) -> tuple[State, ...]:
 
 
 _LASTING: Final = frozenset(("full", "unconsumed"))
-"""States of which the text says how long they have lasted."""
+"""States of which the text says how long they have lasted, unless it says more."""
 
 
 def _states(now: float, statistics: Any, schedules: Any) -> Iterator[State]:
@@ -89,7 +90,7 @@ def _states(now: float, statistics: Any, schedules: Any) -> Iterator[State]:
     if limits.held_for:
         yield State("held", Severity.WARNING, f"held until {clock(now + limits.held_for, now)}")
     if bound and statistics.length + delayed >= bound:
-        yield State("full", Severity.WARNING, "full")
+        yield _full(getattr(statistics, "waiting_producers", ()))
     of_dead_letters = getattr(statistics, "name", "").endswith((":dead", ".dead"))  # of an AsyncQueue, or a directory
     if statistics.length and not paused and not of_dead_letters and consumers_of(statistics) == 0:
         yield State("unconsumed", Severity.WARNING, "no consumer")
@@ -103,6 +104,21 @@ def _states(now: float, statistics: Any, schedules: Any) -> Iterator[State]:
         yield State("closed", Severity.NOTE, f"closed, {left:,} left" if left else "closed")
     if limits.rate is not None or limits.concurrency is not None or limits.key is not None:
         yield State("limited", Severity.NOTE, "limited")
+
+
+def _full(producers: Sequence[WaitingProducer]) -> State:
+    """Return what is said of a full queue, where these producers wait for room, the one that waits longest first."""
+    if not producers:
+        return State("full", Severity.WARNING, "full")
+    return State("full", Severity.WARNING, f"full: {producers_text(producers)}", producers[0].since.timestamp())
+
+
+def producers_text(producers: Sequence[WaitingProducer]) -> str:
+    """Say how many producers wait, and for how long: `3 producers wait, the first for 41 s`."""
+    waited = duration(producers[0].waited)
+    if len(producers) == 1:
+        return f"1 producer waits, for {waited}"
+    return f"{len(producers):,} producers wait, the first for {waited}"
 
 
 def late_schedules(now: float, schedules: Iterable[Any]) -> Iterator[Any]:

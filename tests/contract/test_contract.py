@@ -13,6 +13,7 @@ import pytest
 from apressure import AsyncQueue, EventQueue, FileQueue, QueueDoesNotExistError, TaskQueue
 from apressure.testing import MemoryQueue, MemoryServer
 from apressure.testing.contract import (
+    BackpressureContract,
     BrowseContract,
     CostContract,
     DeadLetterContract,
@@ -36,7 +37,7 @@ from tests.integration.files.conftest import MODES
 
 class Limited(
     QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract, SpendContract,
-    HistoryContract, WorkersContract, BrowseContract,
+    HistoryContract, WorkersContract, BackpressureContract, BrowseContract,
 ):  # fmt: skip
     """What all kinds of queue on a server keep."""
 

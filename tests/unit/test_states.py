@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from apressure.core.history import KEPT, Minute, ObjectHistory
 from apressure.core.limits import Limits, Rate
 from apressure.core.statistics import BoundedStatistics
-from apressure.core.workers import WorkerStatistics
+from apressure.core.workers import WaitingProducer, WorkerStatistics
 from apressure.telemetry.history import UNKNOWN, Flow, Minutes, Speed
 from apressure.telemetry.states import Severity, States, clock, duration, failed
 
@@ -46,6 +46,12 @@ def worker(handled: int, worker_id: str = "a") -> WorkerStatistics:
         id=worker_id, kind="serve", handler="f", host="h", pid=1, version="1", since=since, seen=since, concurrency=1,
         in_hand=0, oldest=None, handled=handled, failed=0, busy=0.0, draining=False,
     )  # fmt: skip
+
+
+def producer(waited: float) -> WaitingProducer:
+    seen = datetime.fromtimestamp(NOW, UTC)
+    since = seen - timedelta(seconds=waited)
+    return WaitingProducer(id="p", host="h", pid=1, version="1", since=since, seen=seen, puts=1)
 
 
 def texts(states: Any) -> list[str]:
@@ -93,6 +99,21 @@ def test_states_last_from_the_first_look_that_saw_them() -> None:
     assert texts(states.of(NOW + 41, full)) == ["full for 41 s"]
     assert texts(states.of(NOW + 42, statistics(length=2, bound=3))) == ["open"]
     assert texts(states.of(NOW + 43, full)) == ["full"]
+
+
+def test_a_full_queue_says_how_many_producers_wait_and_for_how_long() -> None:
+    states = States()
+    assert texts(states.of(NOW, statistics(length=3, bound=3))) == ["full"]
+    three = tuple(map(producer, (41, 7, 2)))
+    (full,) = states.of(NOW + 60, statistics(length=3, bound=3, waiting_producers=three))
+    assert (full.name, full.severity) == ("full", Severity.WARNING)
+    assert full.text == "full: 3 producers wait, the first for 41 s"
+    assert full.since == NOW - 41
+    assert texts(states.of(NOW + 61, statistics(length=3, bound=3, waiting_producers=three[1:2]))) == [
+        "full: 1 producer waits, for 7 s"
+    ]
+    assert texts(states.of(NOW + 62, statistics(length=3, bound=3))) == ["full for 1 min 2 s"]
+    assert texts(states.of(NOW + 63, statistics(length=2, bound=3, waiting_producers=three))) == ["open"]
 
 
 def test_what_matters_most_comes_first_and_a_late_schedule_is_told_once() -> None:

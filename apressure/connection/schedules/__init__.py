@@ -9,7 +9,7 @@ from typing import Any, Final
 from apressure.connection.sender import Sender, script
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Script, Series
-from apressure.core.workers import Beside, workers_of
+from apressure.core.workers import Beside, told
 
 _ROOM: Final = "apressure.connection.schedules"
 
@@ -61,7 +61,7 @@ class ServerSchedules:
         keys = self._sender.keys
         call = script(_ROOM, "count").on((*self._key, keys.dedup, keys.workers))
         schedules, dedup_ids, now, *flat = await self._sender.carry_out(call, [])
-        return Beside(schedules, dedup_ids, workers_of(now, zip(flat[::2], flat[1::2], strict=True)))
+        return Beside(schedules, dedup_ids, *told(now, zip(flat[::2], flat[1::2], strict=True)))
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
         return bool(await self._run("write", [encoded(name), was or b"", becomes or b""]))

@@ -146,7 +146,7 @@ class Notices(Waits):
 
     def close(self, error: PressureError) -> asyncio.Task[None] | None:
         """Fail those that wait, and close the connection; returns the task that does that, if it is open."""
-        self._closed_by = error
+        self._shut(error)
         self._fail(error)
         task, self._task = self._task, None
         if task is not None:

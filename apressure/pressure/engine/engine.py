@@ -148,7 +148,7 @@ class Scripted(Engine):
         self.peek, self.browse = steps.peek, steps.browse
         self.waits = self.steps.waits
         self.counts = self.steps.counts
-        self.registry = ServerRegistry(self.steps)
+        self.registry = self.waits.backpressure.registry = ServerRegistry(self.steps)
         self._puts: dict[tuple[bytes, bool, type[PutLane]], PutLane] = {}
         self._gets = GetLane(self.steps, self.waits)
         self._requests = ServerRequests(self.steps)

@@ -188,4 +188,4 @@ class TaskWaits(Waits):
 
     def close(self, error: PressureError) -> None:
         """Operations that park from now on get the error."""
-        self._closed_by = error
+        self._shut(error)

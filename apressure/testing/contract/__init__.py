@@ -20,7 +20,7 @@ If the dead letters of your queue tell why, subclass `DeadLetterContract` as wel
 if it can limit its consumers, `LimitContract`; if it knows keys, `KeyContract`; if it refuses repeats, `DedupContract`
 or `DedupUntilDoneContract`; if it takes requests (`ask`), `RequestContract`; if its rate counts what programs have
 spent, `SpendContract`, and `CostContract` if its messages have costs; if those that work on it register there,
-`WorkersContract`.
+`WorkersContract`, and `BackpressureContract` if producers that wait for room do.
 
 If it has every verb of `VERBS`, as the kinds of queue of apressure have, subclass `WholeContract`: it is these three,
 and `DelayContract`, `ExpiryContract`, `ScheduleContract`, `HistoryContract`, `VerbContract`, `BrowseContract` (which
@@ -30,6 +30,7 @@ that returns a block in which your server answers nothing, `FrozenContract` test
 """
 
 from apressure.testing.contract.arguments import ArgumentContract
+from apressure.testing.contract.backpressure import BackpressureContract
 from apressure.testing.contract.browsing import BrowseContract
 from apressure.testing.contract.cancellation import CancellationContract
 from apressure.testing.contract.costs import CostContract, SpendContract
@@ -53,11 +54,11 @@ from apressure.testing.contract.verbs import VERBS
 from apressure.testing.contract.workers import WorkersContract
 
 __all__ = [
-    "ITEMS", "PATIENCE", "VERBS", "ArgumentContract", "BrowseContract", "CancellationContract", "CostContract",
-    "DeadLetterContract", "DeadlineContract", "DedupContract", "DedupUntilDoneContract", "DelayContract",
-    "EndContract", "ExpiryContract", "FrozenContract", "HistoryContract", "KeyContract", "LimitContract", "Opener",
-    "PauseContract", "QueueContract", "RequestContract", "ScheduleContract", "SpendContract", "VerbContract",
-    "WholeContract", "WorkersContract", "begun", "drained", "fails", "in_time",
+    "ITEMS", "PATIENCE", "VERBS", "ArgumentContract", "BackpressureContract", "BrowseContract", "CancellationContract",
+    "CostContract", "DeadLetterContract", "DeadlineContract", "DedupContract", "DedupUntilDoneContract",
+    "DelayContract", "EndContract", "ExpiryContract", "FrozenContract", "HistoryContract", "KeyContract",
+    "LimitContract", "Opener", "PauseContract", "QueueContract", "RequestContract", "ScheduleContract", "SpendContract",
+    "VerbContract", "WholeContract", "WorkersContract", "begun", "drained", "fails", "in_time",
 ]  # fmt: skip
 
 

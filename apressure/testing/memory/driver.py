@@ -51,7 +51,7 @@ class MemoryWaits(Waits):
 
     def close(self, error: PressureError) -> None:
         """Operations that would wait from now on get the error."""
-        self._closed_by = error
+        self._shut(error)
         self.end(error)
 
 

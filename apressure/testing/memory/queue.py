@@ -26,7 +26,7 @@ from apressure.core.statistics import BoundedStatistics, figures
 from apressure.core.taking import Take, got
 from apressure.core.taking import Taken as TakenOfLane
 from apressure.core.waiting import FULL, Wait
-from apressure.core.workers import Beside, workers_of
+from apressure.core.workers import Beside, told
 from apressure.dead_letters import DeadLetter
 from apressure.exceptions import PressureError
 from apressure.items import Items, Progress
@@ -80,7 +80,7 @@ class MemorySchedules:
     async def beside(self) -> Beside:
         queue = self._driver.queue
         now, records = queue.records()
-        return Beside(len(records), queue.dedup_ids, workers_of(now, queue.workers.items()))
+        return Beside(len(records), queue.dedup_ids, *told(now, queue.workers.items()))
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
         return await self._driver.ask(self._driver.queue.write_record, name, was, becomes)  # type: ignore[no-any-return]
@@ -171,7 +171,7 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         self.max_attempts = max_attempts
         self._items: Items[T] = Items(name, codec_for(codec), MAX_MESSAGE_SIZE)
         self.steps = MemoryDriver(self.server, name, max_attempts)
-        self._registry = MemoryRegistry(self.steps.queue)
+        self._registry = self.steps.waits.backpressure.registry = MemoryRegistry(self.steps.queue)
 
     @property
     def server(self) -> MemoryServer:

@@ -78,6 +78,25 @@ def test_the_processes_of_a_worker_are_listed_and_those_that_are_drained_are_not
     assert here("workers", "ls", "--pattern", "*") == ""
 
 
+@pytest.mark.parametrize("address", ["orders", "events:orders", "tasks:orders"])
+def test_a_producer_that_waits_is_told_and_is_no_worker(here: Here, address: str, url: str) -> None:
+    here("create", address, "--bound", "1")
+    with processes.Popen([*COMMAND, "put", address, "1", "2", "--codec", "text"], env=environment(url)) as process:
+        try:
+            (producer,) = waited(lambda: here.json("stat", address)["waiting_producers"])
+            assert (producer["pid"], producer["puts"]) == (process.pid, 1)
+            assert re.search(r"^waiting_producers\t1$", here("stat", address), re.MULTILINE)
+            (row,) = here.json("top", address, "--once", "--interval", "0.5")
+            assert row["states"][0]["name"] == "full"
+            assert re.fullmatch(r"full: 1 producer waits, for \d+ s", row["states"][0]["text"])
+            assert here("workers", "ls") == ""
+            here("get", address, "--count", "1")
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+    waited(lambda: here.json("stat", address)["waiting_producers"] == [])
+
+
 def test_an_id_that_nothing_has(here: Here) -> None:
     here("create", "orders")
     for more in ((), ("orders",), ("ord*", "--pattern")):

@@ -20,6 +20,7 @@ async def test_a_fresh_queue(open_queue: Opener, scripting: bool) -> None:
     assert dataclasses.asdict(await queue.statistics()) == {
         "name": "jobs", "length": 0, "bound": 7, "closed": False, "paused": False, "delayed": 0, "next_due": None,
         "expired": 0, "schedules": 0, "dedup_ids": 0, "parked": 0, "paused_since": None, "workers": (),
+        "waiting_producers": (),
         "limits": {"rate": None, "concurrency": None, "held_for": 0.0, "key": None},
         "producer": dataclasses.asdict(free), "consumer": dataclasses.asdict(free),
         "members": (), "produced_messages": 0, "produced_bytes": 0, "consumed_messages": 0, "consumed_bytes": 0,

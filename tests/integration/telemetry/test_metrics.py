@@ -78,6 +78,10 @@ async def test_a_full_queue_shows_who_is_blocked_and_an_empty_one_too(open_queue
             await seen(lambda: found.get((*blocked, "full", "full"), 0.0) > 0.2)
             await seen(lambda: found[*blocked, "empty", "empty"] > 0.2)
             await seen(lambda: found["queue_oldest_message_age_seconds", "AsyncQueue", "full"] > 0.2)
+            await seen(lambda: found["queue_waiting_producers", "AsyncQueue", "full"] == 1)
+        assert found["queue_producer_wait_seconds", "AsyncQueue", "full"] >= 1
+        assert found["queue_waiting_producers", "AsyncQueue", "empty"] == 0
+        assert found["queue_producer_wait_seconds", "AsyncQueue", "empty"] == 0
         assert found["up", "AsyncQueue", "full"] == 1
         assert found["queue_messages", "AsyncQueue", "full"] == 2
         assert found["queue_bound_messages", "AsyncQueue", "full"] == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
 import time
@@ -183,6 +184,25 @@ async def test_workers_of_all_queues_are_shown(open_page: OpenPage, client: Clie
         answer = await page.get("/workers")
         assert found["workers"][0]["id"] in answer.text
         assert found["workers"][0]["id"] in (await page.get("/queue?at=events:clicks")).text
+
+
+async def test_producers_that_wait_are_shown(open_page: OpenPage, client: Client) -> None:
+    clicks = EventQueue[bytes]("clicks", client=client)
+    await clicks.create(1)
+    await clicks.put(b"1")
+    page = await open_page("events:clicks")
+    put = asyncio.ensure_future(clicks.put(b"2"))
+    found = await until(
+        page, "/queue?at=events:clicks&format=json",
+        lambda found: found["statistics"] and found["statistics"]["waiting_producers"],
+    )  # fmt: skip
+    (producer,) = found["statistics"]["waiting_producers"]
+    assert found["states"][0]["text"].startswith("full: 1 producer waits, for ")
+    text = (await page.get("/queue?at=events:clicks")).text
+    assert "Producers that wait for room" in text
+    assert producer["id"] in text
+    assert await clicks.get() == b"1"
+    await put
 
 
 async def test_dead_letters_are_grouped_by_their_errors(open_page: OpenPage, client: Client) -> None:

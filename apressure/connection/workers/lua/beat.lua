@@ -20,7 +20,7 @@ if (natural(call('HGET', workers, '')) or 0) <= now() then
   count = call('HLEN', workers)
 end
 local kept = call('HGET', workers, name)
-if not kept and count > MOST_WORKERS then return -1 end
+if not kept and count > (letter == 'p' and MOST_WITH_PRODUCER or MOST_WORKERS) then return -1 end
 local _, _, before = parts(kept)
 if before == 'd' and letter == 'w' then letter = 'd' end
 call('HSET', workers, name, now() + lasts .. ' ' .. now() .. ' ' .. letter .. ' ' .. record)

@@ -7,7 +7,7 @@ if call('HLEN', workers) > MOST_WORKERS + 1 then return 0 end
 for _, name in ipairs(call('HKEYS', workers)) do
   if string.sub(name, 1, #head) == head then
     local ends, written, letter, record = parts(call('HGET', workers, name))
-    if ends and ends > now() and letter ~= 'c' then
+    if ends and ends > now() and (letter == 'w' or letter == 'd') then
       call('HSET', workers, name, ends .. ' ' .. written .. ' d ' .. record)
       told = told + 1
     end
