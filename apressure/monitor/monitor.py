@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple, Self
 from apressure import validation
 from apressure.concurrency import background
 from apressure.core.history import Minute
-from apressure.exceptions import PressureError
 from apressure.monitor.finding import Finder
 from apressure.monitor.recorder import Recorder
 from apressure.monitor.search import QueuePattern
@@ -131,11 +130,7 @@ class Monitor:
 
     async def minutes(self, seen: Seen) -> list[Minute]:
         """Return the last day of a queue: what others have written, and what this monitor saw."""
-        try:
-            written = await seen.queue.history()
-        except PressureError:  # this user may not read it, or the server is down
-            written = []
-        return sorted({minute.time: minute for minute in (*written, *seen.sampler.minutes.kept)}.values())
+        return await self._recorder.minutes(seen.sampler)
 
     async def look(self) -> None:
         """Search, and look at every queue once."""

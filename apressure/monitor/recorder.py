@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import Any
+import time
+from collections.abc import Sequence
+from typing import Any, Final
 
 from apressure.concurrency import background
 from apressure.core.history import Minute
@@ -13,9 +15,12 @@ from apressure.exceptions import PressureError, ReadOnlyError
 from apressure.telemetry.reader import Reader
 from apressure.telemetry.sampler import Sampler
 
+_READ_FOR: Final = 10.0
+"""Seconds for which a history that was read counts: open pages ask for a day of it every two seconds."""
+
 
 class Recorder:
-    """Adds queues to a reader, and writes their history.
+    """Adds queues to a reader, writes their history, and reads it for those who draw it.
 
     Args:
         reader: Looks at the queues.
@@ -26,6 +31,7 @@ class Recorder:
         self._reader = reader
         self._writes = writes
         self._writing: set[asyncio.Task[None]] = set()
+        self._read: dict[Sampler, tuple[float, Sequence[Minute]]] = {}
 
     def add(self, queue: Any) -> Sampler:
         """Look at this queue, too."""
@@ -39,6 +45,20 @@ class Recorder:
     def discard(self, queue: Any) -> None:
         """Look at this queue no more."""
         self._reader.discard(queue)
+
+    async def minutes(self, sampler: Sampler) -> list[Minute]:
+        """Return the last day of a queue: what others have written until a moment ago, and what was seen here."""
+        now = time.monotonic()
+        self._read = {one: read for one, read in self._read.items() if now - read[0] < _READ_FOR}
+        if sampler not in self._read:
+            queue: Any = sampler.queue
+            try:
+                written = await queue.history()
+            except PressureError:  # this user may not read it, or the server is down
+                written = []
+            self._read[sampler] = now, written
+        _, written = self._read[sampler]
+        return sorted({minute.time: minute for minute in (*written, *sampler.minutes.kept)}.values())
 
     async def aclose(self) -> None:
         """Wait for what is being written. Each write has a timeout of a few seconds."""

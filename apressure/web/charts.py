@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from apressure.core.history import Minute
 
 WIDTH: Final = 600
 HEIGHT: Final = 120
+
+_POINTS: Final = 360
+"""Points of a line, at most: more cannot be told apart, and a day of minutes has four times as many."""
 
 
 class Line(NamedTuple):
@@ -58,39 +61,57 @@ _CHARTS: Final = (
 
 
 def charts(minutes: Iterable[Minute], now: float, span: int) -> list[Chart]:
-    """Return the charts of the last `span` minutes; none without a minute in them."""
-    first = int(now) // 60 * 60 - span * 60
-    shown = [minute for minute in minutes if minute.time >= first]
+    """Return the charts of the last `span` minutes; none without a minute in them.
+
+    Of a long time, a point is the highest value of some minutes.
+    """
+    together = max(1, span // _POINTS) * 60
+    scale = _Scale(int(now) // together * together - span * 60, span * 60, together)
+    shown = [minute for minute in minutes if minute.time >= scale.first]
     if not shown:
         return []
-    return [_chart(title, lines, shown, first, span) for title, lines in _CHARTS]
+    return [_chart(title, lines, shown, scale) for title, lines in _CHARTS]
 
 
-def _chart(title: str, lines: Sequence[tuple[str, str]], minutes: list[Minute], first: int, span: int) -> Chart:
-    values = {name: [(minute.time, getattr(minute, field)) for minute in minutes] for name, field in lines}
-    highest = {
-        name: max((value for _, value in found if value is not None), default=0) for name, found in values.items()
-    }
+class _Scale(NamedTuple):
+    """The times of a chart: when it begins, how long it is, and for how long a point counts, in seconds."""
+
+    first: int
+    length: int
+    point: int
+
+
+def _chart(title: str, lines: Sequence[tuple[str, str]], minutes: Sequence[Minute], scale: _Scale) -> Chart:
+    values = {name: _highest([(one.time, getattr(one, field)) for one in minutes], scale) for name, field in lines}
+    highest = {name: max(found.values(), default=0) for name, found in values.items()}
     most = max(1, *highest.values())
     made = tuple(
-        Line(name, _paths(found, first, span, most), found[-1][1], highest[name]) for name, found in values.items()
+        Line(name, _paths(values[name], scale, most), getattr(minutes[-1], field), highest[name])
+        for name, field in lines
     )
     return Chart(title, made, most)
 
 
-def _paths(values: Iterable[tuple[int, int | None]], first: int, span: int, most: int) -> tuple[str, ...]:
+def _highest(values: Iterable[tuple[int, int | None]], scale: _Scale) -> dict[int, int]:
+    """Return the highest value of each point, by when it begins."""
+    found: dict[int, int] = {}
+    for time, value in values:
+        if value is not None:
+            begins = time - (time - scale.first) % scale.point
+            found[begins] = max(value, found.get(begins, 0))
+    return found
+
+
+def _paths(values: Mapping[int, int], scale: _Scale, most: int) -> tuple[str, ...]:
     paths: list[list[str]] = []
     before = 0
-    for time, value in values:
-        if value is None:
-            before = 0
-            continue
-        if time != before + 60:
+    for time, value in values.items():
+        if time != before + scale.point:
             paths.append([])
         before = time
-        x, y = (time - first) / 60 / span * WIDTH, HEIGHT - value / most * HEIGHT
+        x, y = (time - scale.first) / scale.length * WIDTH, HEIGHT - value / most * HEIGHT
         paths[-1].append(f"{x:.1f},{y:.1f}")
-    # A minute alone is a short line: a point would not be seen.
+    # A point alone is a short line: a dot would not be seen.
     return tuple(" ".join(path if len(path) > 1 else [path[0], _right(path[0])]) for path in paths)
 
 

@@ -14,7 +14,6 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from apressure.core.history import Minute
 from apressure.logs import escaped
 from apressure.telemetry.sampler import Sampler
 from apressure.telemetry.states import duration, size_text
@@ -65,7 +64,7 @@ class Renderer:
         self._templates.filters.update(
             count=_count, rate=_rate, duration=_duration, moment=_moment, size=size_text, words=_words
         )
-        self._templates.globals.update(charts=_charts, chart_width=WIDTH, chart_height=HEIGHT, all_actions=ACTIONS)
+        self._templates.globals.update(charts=charts, chart_width=WIDTH, chart_height=HEIGHT, all_actions=ACTIONS)
 
     def html(self, request: Request, page: Page, frame: dict[str, Any]) -> HTMLResponse:
         """Return a page as HTML."""
@@ -139,7 +138,3 @@ def _moment(value: float | None) -> str:
 
 def _words(name: str) -> str:
     return name.replace("_", " ")
-
-
-def _charts(minutes: list[dict[str, Any]], now: float, span: int) -> Any:
-    return charts((Minute(**minute) for minute in minutes), now, span)

@@ -161,6 +161,18 @@ def test_charts_have_a_line_for_each_figure_and_gaps_where_nothing_is_known():
     assert "oldest: not known now" in found[2].text
 
 
+def test_a_point_of_a_day_is_the_highest_value_of_four_minutes():
+    now = 200_000.0
+    first = 200_000 // 240 * 240 - 86_400
+    values = [3, None, 9, 5, 4, 1, None, None, None, None, None, None, 7]
+    minutes = [minute(first + 60 * number, 8, put) for number, put in enumerate(values)]
+    (put, _) = charts(minutes, now, 1440)[1].lines
+    assert put.paths == (f"0.0,0.0 1.7,{HEIGHT * 5 / 9:.1f}", f"5.0,{HEIGHT * 2 / 9:.1f} 7.0,{HEIGHT * 2 / 9:.1f}")
+    assert (put.latest, put.most) == (7, 9)
+    full = charts([minute(first + 60 * number, number) for number in range(1440)], now, 1440)
+    assert len(full[0].lines[0].paths[0].split()) == 360
+
+
 def test_without_minutes_there_are_no_charts():
     assert charts([], 0.0, 60) == charts([minute(0, 1)], 1e9, 60) == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -54,7 +55,9 @@ async def queue(asked: Asked) -> Page:
     seen = asked.seen()
     sample = seen.sample
     hours = asked.text("hours") if asked.text("hours") in _SPANS else "1"
-    minutes = await asked.monitor.minutes(seen)
+    span = _SPANS[hours]
+    since = int(time.time()) // 60 * 60 - 60 * span
+    minutes = [minute for minute in await asked.monitor.minutes(seen) if minute.time >= since]
     data = {
         **row_of(asked, seen), "looked": sample.at, "error": sample.error, "drain": _finite(sample.drain),
         "limits_text": str(getattr(sample.statistics, "limits", "")) or None,
@@ -62,7 +65,7 @@ async def queue(asked: Asked) -> Page:
         "schedules": [schedule_of(one) for one in sample.schedules], "workers": workers_of(seen), "hours": int(hours),
         "minutes": [minute._asdict() for minute in minutes],
     }  # fmt: skip
-    return Page("queue.html", str(seen.address), data, {"span": _SPANS[hours]}, [seen.sampler])
+    return Page("queue.html", str(seen.address), data, {"span": span, "minutes": minutes}, [seen.sampler])
 
 
 async def doctor(asked: Asked) -> Page:

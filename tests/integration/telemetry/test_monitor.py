@@ -15,6 +15,7 @@ import redis
 from apressure import AsyncQueue, Client, EventQueue, FileQueue, TaskQueue
 from apressure.core.history import Minute
 from apressure.embedded import EmbeddedServer
+from apressure.monitor import recorder
 from apressure.monitor.finding import Finder
 from apressure.monitor.monitor import Monitor, Seen
 from apressure.monitor.search import QueuePattern
@@ -126,6 +127,23 @@ async def test_a_writer_whose_clock_is_fast_blocks_nobody(make_server: Make) -> 
             db.rpush("apressure:__pressure__:orders:history", ahead.encode())
         assert await orders.write_history(current)
         assert await orders.history() == [current]
+
+
+async def test_a_history_is_not_read_again_for_each_page(make_server: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = make_server()
+    minute = Minute(int(time.time()) // 60 * 60 - 600, 2, 0, 0, 0, 0, 0)
+    async with AsyncQueue("orders", url=server.url) as orders:
+        await orders.create()
+        await orders.write_history(minute)
+    async with Monitor("orders", url=server.url, interval=60.0) as monitor:
+        seen = (await until(monitor, lambda found: "orders" in found))["orders"]
+        monkeypatch.setattr(recorder, "_READ_FOR", 3600.0)
+        assert await monitor.minutes(seen) == [minute]
+        with admin(server) as db:
+            assert db.delete("apressure:__pressure__:orders:history")
+        assert await monitor.minutes(seen) == [minute]
+        monkeypatch.setattr(recorder, "_READ_FOR", 0.0)
+        assert await monitor.minutes(seen) == []
 
 
 async def test_a_server_that_restarts_is_seen_again(make_server: Make, tmp_path: Path) -> None:

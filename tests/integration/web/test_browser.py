@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import shutil
-import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from importlib.resources import files
@@ -14,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
-from selenium.webdriver.chromium.remote_connection import ChromiumRemoteConnection
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -24,90 +20,30 @@ from selenium.webdriver.remote.webdriver import WebDriver
 
 from apressure import AsyncQueue, Client, EventQueue, TaskQueue
 from apressure.core.history import Minute
-from tests import processes
-from tests.integration.commands import COMMAND, environment, running, wait_until
+from tests.integration.commands import wait_until
+from tests.integration.web.browser import Served, browser, emulate, is_installed
 
 pytestmark = [
     pytest.mark.parametrize("server", ["valkey"], indirect=True),  # nothing of this depends on the server
     pytest.mark.leaves_keys,
 ]
 
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1200,900",
-)  # fmt: skip
 HOSTILE = "<img src=x onerror=window.owned=1>/..?#\"'"
 
 
 @pytest.fixture(scope="module")
-def chromedriver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of what drives Chromium."""
-    program = shutil.which("chromedriver")
-    if program is None or shutil.which("chromium") is None:
-        pytest.skip("Chromium (not installed: apt-get install chromium chromium-driver)")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    home = {"HOME": str(tmp_path_factory.mktemp("home"))}
-    with running([program, f"--port={port}"], env=environment(**home), stdout=None, stderr=None):
-        wait_until(lambda: _answers(port))
-        yield f"http://127.0.0.1:{port}"
-
-
-def _answers(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
-
-
-@pytest.fixture(scope="module")
-def chromium(chromedriver: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
     """A browser with a profile of its own."""
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium") or ""
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    connection = ChromiumRemoteConnection(chromedriver, vendor_prefix="goog", browser_name="chrome")
-    driver = webdriver.Remote(command_executor=connection, options=options)
-    yield driver
-    driver.quit()
-
-
-def emulate(chromium: WebDriver, scheme: str) -> None:
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    chromium.execute("executeCdpCommand", {"cmd": "Emulation.setEmulatedMedia", "params": {"features": features}})
+    if not is_installed():
+        pytest.skip("Chromium (not installed: apt-get install chromium chromium-driver)")
+    with browser(tmp_path_factory.mktemp("browser")) as driver:
+        yield driver
 
 
 def complaints(chromium: WebDriver) -> list[str]:
     """What the browser's console says: errors of scripts, and what the policy has refused."""
     logged: list[dict[str, Any]] = chromium.execute("getLog", {"type": "browser"})["value"]
     return [one["message"] for one in logged if one["level"] == "SEVERE" and "axe" not in one["message"]]
-
-
-class Served:
-    """The page as a process, at a port that it keeps."""
-
-    def __init__(self, url: str, *options: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        self._command = [*COMMAND, "web", "--interval", "0.2", "--no-history", "--port", str(self.port), *options]
-        self._environment = environment(url)
-        self._process: processes.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        self._process = processes.Popen(self._command, env=self._environment, stdout=None, stderr=None)
-        wait_until(lambda: _answers(self.port))
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait(timeout=60)
-            self._process = None
-
-    def __str__(self) -> str:
-        return f"http://127.0.0.1:{self.port}/"
 
 
 @pytest.fixture
