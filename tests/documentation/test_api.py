@@ -13,7 +13,7 @@ MODULES = {
     "apressure.events", "apressure.exceptions", "apressure.files", "apressure.pressure", "apressure.service",
     "apressure.tasks",
 }  # fmt: skip
-PAGES = [path.read_text() for path in sorted((DOCS / "api").glob("*.md"))]
+PAGES = [path.read_text() for path in sorted((DOCS / "reference" / "api").glob("*.md"))]
 SHOWN = {name for page in PAGES for name in re.findall(r"^::: (\S+)$", page, re.MULTILINE)}
 
 
@@ -31,7 +31,7 @@ def test_the_reference_shows_no_name_at_a_place_that_it_has_left() -> None:
 
 
 def test_the_list_of_pages_names_the_top_level() -> None:
-    listed = (DOCS / "api" / "README.md").read_text()
+    listed = (DOCS / "reference" / "api" / "README.md").read_text()
     rows = re.findall(r"^\| \[[^|]+\| ([^|]*) \|", listed, re.MULTILINE)
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(apressure.__all__)
 

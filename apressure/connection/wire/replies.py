@@ -72,8 +72,8 @@ def error_from_reply(text: str) -> errors.ServerError:
         name = text.partition("'")[2].partition("'")[0] or text.partition("`")[2].partition("`")[0]
         if name.upper() in ("EVAL", "EVALSHA"):
             return errors.ScriptingRefusedError(f"the server refuses scripts ({text}): {_NO_SCRIPTS}", code=code)
-        advice = "name the queues, because they cannot be listed" if name.upper() == "SCAN" else _NEEDED
-        return errors.ServerTooOldError(f"the server lacks the command {name}: {advice}", code=code)
+        need = "name the queues, because they cannot be listed" if name.upper() == "SCAN" else _NEEDED
+        return errors.ServerTooOldError(f"the server lacks the command {name}: {need}", code=code)
     if code == "NOPERM" and ("'eval" in text.lower() or "'script" in text.lower()):
         return errors.ScriptingRefusedError(f"the server refuses scripts ({text}): {_NO_SCRIPTS}", code=code)
     if code == "DENIED":  # the server's own text is a paragraph, which advises to switch the protection off

@@ -24,7 +24,7 @@ from apressure import (
     pipe,
 )
 from tests import processes
-from tests.integration.conftest import fails, in_time
+from tests.integration.conftest import eventually, fails, in_time
 from tests.integration.pipe.conftest import begun, drained, items, same
 
 ONCE: dict[str, Any] = {"dedup_id": bytes.decode, "dedup_window": 600.0}
@@ -96,8 +96,9 @@ async def test_cancellations_double_nothing(source: Any, destination: Any) -> No
         return item
 
     for _ in range(6):
+        before = turns
         piping = await begun(pipe(source, slowly, destination, concurrency=4, **ONCE))
-        await asyncio.sleep(0.02)
+        await eventually(lambda before=before, piping=piping: turns > before or piping.done())
         piping.cancel()
         await asyncio.wait([piping])
     await in_time(pipe(source, same, destination, **ONCE))
