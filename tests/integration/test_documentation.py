@@ -214,6 +214,23 @@ def test_the_figures_of_resources_are_those_of_their_results() -> None:
         assert any(row["case"].startswith("1,000,000 messages") for row in rows)
 
 
+def test_the_figures_of_the_page_about_the_server_are_those_of_the_results() -> None:
+    page = (ROOT / "docs" / "rely" / "server.md").read_text()
+    results = json.loads((BENCHMARKS / "resources.json").read_text())["servers"]
+    measured = [{row["case"]: row["ours"] for row in rows} for _, rows in sorted(results.items(), reverse=True)]
+    for words, case in (
+        ("`put`", "put, 1,000,000 messages in the queue"),
+        ("`get`", "get, 1,000,000 messages in the queue"),
+        ("`receive` and `ack`, two steps", "receive and ack, 1,000,000 messages in the queue"),
+        ("`consumer`, an item, one at a time", "consumer, one at a time, 1,000,000 messages in the queue"),
+        ("a blocked `get`", "1,000 queues, each with a blocked get: an idle second"),
+        ("a blocked `put`", "1,000 queues, each with a blocked put: an idle second"),
+        ("a blocked consumer", "1,000 queues, each with a blocked consumer: an idle second"),
+    ):
+        assert f"| {words} | {' | '.join(f'{figures[case]:.3g}' for figures in measured)} |" in page
+    assert f"{measured[0]['1,000,000 messages by put_many, each']:.0f}; a bare list" in page
+
+
 def test_the_plots_are_drawn_from_the_results() -> None:
     for name, drawing in draw(json.loads((BENCHMARKS / "results.json").read_text())).items():
         assert (BENCHMARKS / name).read_text() == drawing
