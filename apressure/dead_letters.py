@@ -110,6 +110,11 @@ def encode(error: BaseException | str) -> bytes:
     return _line(name, MOST_BYTES // 2) + b"\t" + _line(text, MOST_BYTES)
 
 
+def encoded(failure: Failure) -> bytes:
+    """Return a failure as `encode` does its error."""
+    return _line(failure.type, MOST_BYTES // 2) + b"\t" + _line(failure.message, MOST_BYTES)
+
+
 def decode(data: bytes, attempt: int) -> Failure:
     """Return what `encode` made. Another program may have written it: it is made fit to be shown again."""
     kind, tab, message = data.partition(b"\t")

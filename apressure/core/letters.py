@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from apressure import validation
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.settle import note_accepted
 from apressure.core.administration import Administration
 from apressure.core.waiting import Wait
-from apressure.dead_letters import DeadLetter, Requeued, checked_ids
+from apressure.dead_letters import DeadLetter, Requeued, checked_ids, encoded
 from apressure.exceptions import PressureError
 
 T = TypeVar("T")
@@ -22,6 +23,9 @@ T = TypeVar("T")
 _MOST_CHOSEN: Final = 500
 """Dead letters that are chosen in one step: the server looks for each one in the whole list."""
 _MOST_BYTES: Final = 1 << 20
+_MOST_ATTEMPTS: Final = 999_999_999
+_LATEST: Final = 10**12
+"""Seconds since 1970."""
 
 
 class Revival(Protocol):
@@ -79,6 +83,50 @@ class Reviving:
         return self._left if self._most is None else min(self._left, self._most - self.moved)
 
 
+class Added(NamedTuple):
+    """A dead letter that a program adds.
+
+    Attributes:
+        id: Its id in the queue that it comes from.
+        raw: The message.
+        when: When it became a dead letter, in milliseconds since 1970.
+        attempts: How often it was delivered; None where nothing is known but the message.
+        attempt: The attempt that ended with the error; 0 for none.
+        error: The error, as `dead_letters.encode` returns it; empty for none.
+    """
+
+    id: str
+    raw: bytes
+    when: int
+    attempts: int | None
+    attempt: int
+    error: bytes
+
+    @classmethod
+    def of(cls, letter: DeadLetter[Any]) -> Self:
+        """Return what is added for a dead letter of any queue, checked."""
+        if not isinstance(letter, DeadLetter):
+            raise TypeError(f"add_dead_letters takes DeadLetters, not {type(letter).__name__}")
+        if not isinstance(letter.raw, bytes):
+            raise TypeError(f"the raw of a dead letter must be bytes, not {type(letter.raw).__name__}")
+        if letter.attempts is not None:
+            validation.whole(letter.attempts, "attempts of a dead letter", 0, _MOST_ATTEMPTS)
+        when = time.time() if letter.when is None else letter.when
+        if not 0 <= when < _LATEST:
+            raise ValueError(f"when of a dead letter must be in seconds since 1970, not {when}")
+        attempt = 0 if letter.error is None else letter.error.attempt
+        validation.whole(attempt, "attempt of a failure", 0, _MOST_ATTEMPTS)
+        error = b"" if letter.error is None else encoded(letter.error)
+        return cls(letter.id, letter.raw, round(when * 1000), letter.attempts, attempt, error)
+
+    @property
+    def reason(self) -> bytes:
+        """What the scripts of AsyncQueue and EventQueue keep of it; empty where nothing is known."""
+        if self.attempts is None:
+            return b""
+        return b"%d:%d:%d:%s" % (self.when, self.attempts, self.attempt, self.error)
+
+
 def fitting(chosen: Iterable[bytes]) -> int:
     """Return how many of the chosen dead letters one step looks at."""
     count = size = 0
@@ -116,6 +164,10 @@ class Letters(Administration, Generic[T]):
     @abstractmethod
     def _revival(self, chosen: Chosen) -> AbstractAsyncContextManager[Revival]:
         """Return a block with what moves dead letters back."""
+
+    @abstractmethod
+    async def _bury(self, letters: Sequence[Added]) -> None:
+        """Add some dead letters, the oldest first, in one step where there are steps."""
 
     async def _revive(self, revival: Any, timeout: float | None) -> None:
         """Have a revival make its next step. A kind whose revivals wait for more than room has its own."""
@@ -185,6 +237,56 @@ class Letters(Administration, Generic[T]):
         Cancelled, each of them is in the queue or a dead letter.
         """
         return await self._requeue(max_items, timeout, ids)
+
+    @with_deadline()
+    async def add_dead_letters(self, letters: Iterable[DeadLetter[Any]], *, deadline: float | None = None) -> int:
+        """Add dead letters with the reasons that they have, such as those of another queue that moves here.
+
+        They count towards no bound, and a closed queue takes them, too. What `raw` has is the message: nothing is
+        encoded.
+
+        Args:
+            letters: What `dead_letters` of a queue of any kind has returned, or such objects. They are in memory
+                together.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Returns:
+            How many were added.
+
+        Raises:
+            UnsupportedError: It is on a server with an `okq://` address.
+            ScriptingRefusedError: It is an AsyncQueue with `scripting=False`.
+            QueueDoesNotExistError: This object has created the queue, and it was deleted.
+            OutcomeUnknownError: The connection broke meanwhile: some more of them may have been added.
+            StorageError: The file system refused.
+            TypeError, ValueError: One of them is invalid. Nothing was added.
+
+        `accepted` of a PressureError says how many were added before. Cancelled, the first of them are dead letters of
+        this queue, in order, and the others are not.
+
+        On this kind:
+            AsyncQueue: They go into its dead-letter queue (`NAME:dead`, or `dead_letters=`), which is created if need
+                be. Two with the same contents get times that differ.
+            EventQueue: They keep their ids.
+            TaskQueue: They are tasks that have failed, with new ids.
+            FileQueue: They go into its dead-letter queue, beside it, with new ids. Without an error and attempts,
+                nothing is known of them.
+        """
+        self.check()
+        given = [Added.of(letter) for letter in letters]
+        added = 0
+        try:
+            while added < len(given):
+                count = fitting(one.raw for one in itertools.islice(given, added, None))
+                await self._bury(given[added : added + count])
+                added += count
+        except asyncio.CancelledError:
+            note_accepted(added)
+            raise
+        except PressureError as error:
+            error.accepted = added + error.accepted
+            raise
+        return added
 
     async def _dead_letters(self, limit: int | None, source: str | None = None) -> list[DeadLetter[T]]:
         if limit is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
@@ -20,7 +20,7 @@ from apressure.core.consumer import ConsumerOptions, give_back_unseen
 from apressure.core.due import Due, PutTerms
 from apressure.core.history import HistoryStore
 from apressure.core.leases.arguments import max_hold_of
-from apressure.core.letters import Chosen
+from apressure.core.letters import Added, Chosen
 from apressure.core.objects import Fronting
 from apressure.core.queue import Queue
 from apressure.core.registration import Registry
@@ -39,6 +39,7 @@ from apressure.events.ids import checked
 from apressure.events.producer import EventProducer
 from apressure.events.remote.address import is_okq
 from apressure.events.statistics import EventQueueStatistics
+from apressure.exceptions import UnsupportedError
 from apressure.items import Items, Progress, new_id
 from apressure.protocols import Mover
 
@@ -361,6 +362,15 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
 
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         return [read(letter, self._items.decode) async for letter in letters(self._driver.steps, limit)]
+
+    async def _bury(self, letters: Sequence[Added]) -> None:
+        if not isinstance(self._driver, RedisDriver):
+            raise UnsupportedError(
+                f"the okq server of the queue {self.name!r} takes no dead letters: use the address of its Redis or "
+                "Valkey server. Nothing was added",
+                name=self.name,
+            )
+        await self._driver.steps.bury(letters, self._expected)
 
     def _give_back_unseen(self) -> None:
         give_back_unseen(self._driver.blocks)

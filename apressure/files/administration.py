@@ -6,14 +6,15 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from apressure import dead_letters
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.settle import note_sent
-from apressure.core.letters import Chosen, LettersBeside
+from apressure.core.letters import Added, Chosen, LettersBeside
 from apressure.core.statistics import BoundedStatistics
 from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter
@@ -24,6 +25,7 @@ from apressure.files.schedules import FileSchedules
 from apressure.files.storage import lifecycle, names
 from apressure.files.storage.directory import Directory, Letter
 from apressure.files.storage.index import Index
+from apressure.files.storage.messages.reasons import Reason
 from apressure.files.storage.store import Steps
 
 T = TypeVar("T")
@@ -209,6 +211,10 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
         with self._operation(), self._dead(source) as dead:
             return await self._store.worker.in_thread(_read_letters, dead, limit, self._items.decode)
 
+    async def _bury(self, letters: Sequence[Added]) -> None:
+        with self._operation(), self._dead(None) as dead:
+            await self._store.worker.in_thread(_add_letters, dead, letters)
+
     @contextlib.asynccontextmanager
     async def _revival(self, chosen: Chosen) -> AsyncIterator[_Revived]:
         ids = None if chosen.ids is None else dict.fromkeys(chosen.ids)
@@ -254,6 +260,24 @@ def _read_letters(dead: Directory, limit: int | None, decode: Callable[[bytes], 
     # Another client may have taken one meanwhile.
     shown = (_shown(filename, letter, decode) for filename in found if (letter := dead.letter(filename)))
     return list(itertools.islice(shown, limit))
+
+
+def _add_letters(dead: Directory, letters: Sequence[Added]) -> None:
+    """Write dead letters, the oldest first, into a directory, which is made if need be."""
+    dead.open(create=True)
+    newest = Index.of(dead.list()[0], 0.0).newest
+    for count, letter in enumerate(letters):
+        reason = Reason()
+        if letter.attempts is not None:
+            reason = Reason(letter.error, letter.attempt, letter.attempts, letter.when * 1000)
+        try:
+            while True:
+                newest = names.following(newest, time.time(), "us")
+                if dead.add_letter(newest, letter.raw, reason):
+                    break
+        except StorageError as error:
+            error.accepted = count
+            raise
 
 
 def _shown(message_id: str, letter: Letter, decode: Callable[[bytes], T]) -> DeadLetter[T]:

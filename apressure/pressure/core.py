@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, cast
@@ -19,7 +19,7 @@ from apressure.connection.schedules import ServerSchedules
 from apressure.core.browsing import Asked, Found
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of, max_hold_of
-from apressure.core.letters import Chosen, LettersBeside
+from apressure.core.letters import Added, Chosen, LettersBeside
 from apressure.core.objects import Fronting
 from apressure.core.queue import AnyQueue
 from apressure.core.registration import Registry
@@ -32,6 +32,7 @@ from apressure.exceptions import UnsupportedError
 from apressure.items import Progress
 from apressure.pressure.engine.answers import missing
 from apressure.pressure.engine.batching import KEYLESS, MAX_MESSAGES, put_chunk
+from apressure.pressure.engine.dead_letters import DeadLetters, beside
 from apressure.pressure.engine.requeueing import Revival, letters, revival
 
 if TYPE_CHECKING:
@@ -148,6 +149,11 @@ class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         with self._engine.scripted("dead_letters").beside(source) as other:
             return [letter async for letter in letters(other, limit, self._items.decode)]
+
+    async def _bury(self, letters: Sequence[Added]) -> None:
+        scripted = self._engine.scripted("add_dead_letters")
+        own = scripted.dead or DeadLetters(0, *beside(self.client, scripted.keys, self.name, None))
+        await scripted.steps.bury(own, letters)
 
     @asynccontextmanager
     async def _revival(self, chosen: Chosen) -> AsyncIterator[Revival]:

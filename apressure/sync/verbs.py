@@ -25,6 +25,7 @@ class BlockingQueueProducer(Producer[T]):
 class KindQueue(Queue[T]):
     """A queue of one of our kinds."""
 
+    add_dead_letters = blocking(queues.Queue[T, Any].add_dead_letters)
     ask = blocking(queues.Queue[T, Any].ask)
     bound = blocking(queues.Queue[T, Any].bound)
     browse = blocking(queues.Queue[T, Any].browse)

@@ -28,7 +28,7 @@ from apressure.core.delivery import Hand
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of
 from apressure.core.leases.clock import since_boot
-from apressure.core.letters import Chosen
+from apressure.core.letters import Added, Chosen
 from apressure.core.objects import QueueObject
 from apressure.core.queue import Queue
 from apressure.core.requests import Asker, Pressing, deleted, failure
@@ -44,7 +44,7 @@ from apressure.tasks.engine.answers import Claim, Reserved, Status, raw
 from apressure.tasks.engine.lanes import AskLane, OnceLane, Put, PutLane, ReserveLane, TaskSettler
 from apressure.tasks.engine.steps import MAX_TASKS, New, TaskSteps, Want, eta_of
 from apressure.tasks.engine.waits import TaskWaits
-from apressure.tasks.letters import Revived, by_their_ends, read
+from apressure.tasks.letters import Revived, by_their_ends, read, told
 from apressure.tasks.nodes import processes
 from apressure.tasks.options import OnOrphan
 from apressure.tasks.processor import NO_RESULT
@@ -209,6 +209,9 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
             yield Revived(self.steps, self._expected, failed, chosen.most)
         else:
             yield Revived(self.steps, self._expected, ids=await by_their_ends(self.client, chosen.ids))
+
+    async def _bury(self, letters: Sequence[Added]) -> None:
+        await self.steps.bury(map(told, letters), self._expected)
 
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         await self._existing()

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 from apressure import dead_letters
 from apressure.connection.client import Client
-from apressure.core.letters import Reviving
+from apressure.core.letters import Added, Reviving
 from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter, Failure
+from apressure.items import new_id
 from apressure.tasks.engine.answers import raw
 from apressure.tasks.engine.steps import MAX_DELETED, TaskSteps, ids_in
 from apressure.tasks.task import Task, load_many, whole
@@ -39,6 +40,16 @@ def _letter(task: Task, decode: Callable[[bytes], Any]) -> DeadLetter[Any]:
         failure = dead_letters.decode(b"\t" + raw(task.error or ""), task.attempts)
     known: Failure | None = failure if failure.type or failure.message else None
     return DeadLetter(task.id, raw(task.fields.get("parameters", "")), task.attempts, known, task.updated, decode)
+
+
+def told(letter: Added) -> tuple[Any, ...]:
+    """Return what the step `bury` is told of a dead letter: a failed task with a new id."""
+    failure = dead_letters.decode(letter.error, letter.attempt)
+    known = (letter.attempts, letter.error, letter.attempt)
+    return (
+        new_id(), letter.raw, repr(letter.when / 1000), str(failure).encode(),
+        *((b"", b"", b"") if letter.attempts is None else known),
+    )  # fmt: skip
 
 
 class Revived(Reviving):

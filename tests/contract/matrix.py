@@ -51,7 +51,10 @@ ALSO: Final[dict[tuple[str, str], dict[str, str]]] = {
 }  # fmt: skip
 """Arguments that only these kinds take, and why. They come behind the others."""
 
-REFUSED: Final = {("RemoteEventQueue", "browse"): "okq's commands show only the two ends of a queue"}
+REFUSED: Final = {
+    ("RemoteEventQueue", "browse"): "okq's commands show only the two ends of a queue",
+    ("RemoteEventQueue", "add_dead_letters"): "okq's commands put no dead letters",
+}
 """Verbs that these kinds refuse with UnsupportedError, and why."""
 
 OTHER_DEFAULTS: Final = {

@@ -354,6 +354,7 @@ async def operate(stage: Stage) -> None:
         assert await queue.requeue(ids=[letters[1].id]) == 1
         assert await queue.requeue() == 1
         assert await queue.purge() == 2
+        assert await queue.add_dead_letters(letters) == 2
         async with AsyncQueue("orders:dead", client=queue.client) as dead_letters:
             await dead_letters.delete()
         assert await stage.lose_a_reply("begin_delete", [], more=(queue._engine.keys.resumed,)) == 1

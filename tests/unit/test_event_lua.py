@@ -14,6 +14,7 @@ import pytest
 from apressure import Client
 from apressure.connection.wire.script import Request, prelude_of
 from apressure.core.browsing import Asked
+from apressure.core.letters import Added
 from apressure.events.engine.keys import EventKeys, names_among
 from apressure.events.engine.steps import EventSteps
 from tests import event_steps
@@ -46,6 +47,7 @@ CALLS: dict[str, Callable[[EventSteps], Any]] = {
     "close": lambda steps: steps.close(expected=True),
     "flush": lambda steps: steps.delete(),
     "purge": lambda steps: steps.purge(3, expected=True),
+    "bury": lambda steps: steps.bury([Added("a", b"1", 2, 3, 4, b"why")], expected=True),
     "requeue": lambda steps: steps.requeue(3, [b"+1:a0:"], expected=True),
     "dead_letters": lambda steps: steps.dead_letters(3, 4),
     "move": lambda steps: steps.move(steps.series(), EventKeys("source"), [(EVENTS, EVENTS)], True),

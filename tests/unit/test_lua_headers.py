@@ -17,6 +17,7 @@ from apressure.connection.waiting.rounds import Look, Rounds
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.script import Request, Series, prelude_of
 from apressure.core.browsing import Asked
+from apressure.core.letters import Added
 from apressure.exceptions import Role
 from apressure.pressure.engine.answers import read
 from apressure.pressure.engine.dead_letters import DeadLetters
@@ -136,6 +137,10 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
             b"UID": "uid", TOKEN: "lease token", b"HELD-C": "was claimed", 17: "most messages", 30000: "milliseconds",
             19: "number to go on with", 18: "limit of deliveries", 21: "acknowledged ranges",
         },
+    ),
+    "bury": (
+        lambda steps, series: steps.bury(DEAD, [Added("a", b"m1", 21, 22, 23, b"why")]),
+        {b"m1": "message"},
     ),
     "requeue": (
         lambda steps, series: steps.requeue(series, steps_of("failed"), 17, [b"m1", b""]),
@@ -296,6 +301,7 @@ async def test_a_step_sends_the_keys_of_the_prelude(name: str) -> None:
         "examine": keys.collisions(),
         "repair": keys.collisions(),
         "receive": (*DEAD.keys.as_dead_letters(), *DEAD.keys.collisions()),
+        "bury": DEAD.for_script(),
         "requeue": DEAD.keys.as_dead_letters(),
         "purge": (keys.reasons,),
         "dead_letters": (keys.reasons,),

@@ -14,9 +14,11 @@ import pytest
 from apressure import Client
 from apressure.connection.wire.script import Request, prelude_of
 from apressure.core.browsing import Asked
+from apressure.core.letters import Added
 from apressure.tasks.engine.answers import Claim
 from apressure.tasks.engine.keys import TaskKeys, task_key
 from apressure.tasks.engine.steps import Change, TaskSteps, Want
+from apressure.tasks.letters import told
 from tests.unit.scripts import names_every_argument, reads_only_what_it_names, sent, unused
 
 LUA = {
@@ -46,6 +48,7 @@ CALLS: dict[str, Callable[[TaskSteps], Any]] = {
     "purge": lambda steps: steps.purge("failed", 3, 5.0, expected=True),
     "delete": lambda steps: steps.delete(),
     "tend": lambda steps: steps.tend(5.0, 6.0),
+    "bury": lambda steps: steps.bury([told(Added("a", b"1", 2, 3, 4, b"why"))], expected=True),
     "requeue": lambda steps: steps.requeue(3, expected=True),
     "cancel": lambda steps: steps.cancel(b"id"),
     "retry": lambda steps: steps.retry(b"id", expected=True),

@@ -19,6 +19,7 @@ from apressure.connection.sender import StepSender, flag
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
 from apressure.core.driver import OnAnswer
+from apressure.core.letters import Added
 from apressure.core.limits import Changes, arguments_of
 from apressure.events.engine.answers import Event, Popped, changed, read
 from apressure.events.engine.keys import OURS, PATTERNS, EventKeys, names_among
@@ -229,6 +230,11 @@ class EventSteps(StepSender):
     async def dead_letters(self, passed: int, most: int) -> list[bytes]:
         """Return up to `most` dead letters behind the `passed` oldest ones, as the server keeps them."""
         return await self._run("dead_letters", passed, most)  # type: ignore[no-any-return]
+
+    async def bury(self, letters: Iterable[Added], expected: bool = False) -> None:
+        """Add dead letters, the oldest first."""
+        told = ((one.id.encode(errors="surrogateescape"), one.reason, one.raw) for one in letters)
+        await self._numbered("bury", flag(expected), *itertools.chain.from_iterable(told))
 
     async def requeue(self, most: int, chosen: Sequence[bytes] = (), expected: bool = False) -> bytes:
         """Move dead letters back to the end of the queue: the oldest first, or those that are chosen.

@@ -337,6 +337,29 @@ class Directory(Writing):
             reasons.forget(self._fd, filename)
         return moved
 
+    def add_letter(self, key: int, data: bytes, reason: Reason) -> bool:
+        """Write a dead letter, and why it is one. False if another message has its name.
+
+        Raises:
+            StorageError: The file system refuses. There is no such dead letter.
+        """
+        reservation = self.reserve(key, data)
+        if reservation is None:
+            return False
+        done, error = 0, None
+        try:
+            if reason != Reason():
+                with self.errors("put into"):
+                    inode = os.fstat(reservation.fd).st_ino
+                    reasons.put(self._fd, id_of(key), inode, reason, self.fsync)
+            done, error = self.commit([reservation])
+        finally:
+            if not done:
+                self.abandon([reservation])
+        if error is not None:
+            raise error
+        return bool(done)
+
     def letter(self, filename: str) -> Letter | None:
         """Read a dead letter without changing it. None if it is gone, or is not a file."""
         with self.errors("read from", filename):

@@ -62,8 +62,8 @@ def read(answer: Any, name: str, role: Role | None) -> Any:  # noqa: PLR0912 (on
             return LeaseLostError(message, name=name, role=role or "consumer")
         case b"dead":
             return ServerError(
-                f"a message of the queue {name!r} was delivered too often, and cannot be moved to the dead-letter "
-                f"queue: {answer[1].decode(errors='replace')}; nothing was moved or received: repair that queue, or "
+                f"a dead letter of the queue {name!r} cannot be moved to the dead-letter queue: "
+                f"{answer[1].decode(errors='replace')}; nothing was moved or received: repair that queue, or "
                 "choose another with dead_letters="
             )
         case _:

@@ -23,6 +23,7 @@ from apressure.connection.wire.script import Request, Series
 from apressure.core.browsing import Asked, Found
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.leases.renewal import Renewal
+from apressure.core.letters import Added
 from apressure.core.limits import Changes, arguments_of
 from apressure.core.waiting import Wait
 from apressure.exceptions import ROLES, PressureError, Role
@@ -321,6 +322,12 @@ class Steps(Sender):
             if theirs == b"1":
                 source.unclaim("consumer")
             raise
+
+    async def bury(self, dead: DeadLetters, letters: Iterable[Added]) -> None:
+        """Add dead letters to the queue's dead-letter queue, the oldest first."""
+        series = self.series()
+        told = itertools.chain.from_iterable((one.raw, one.reason) for one in letters)
+        await self._ask(series.call("bury", dead.for_script), [series.next(), b"0", *told], 1)
 
     async def purge(self, series: Series, max_items: int) -> list[int] | Wait:
         """Delete waiting messages. Answers with [number deleted, number left], or a `Wait` for the consumer role."""

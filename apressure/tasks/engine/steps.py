@@ -238,6 +238,10 @@ class TaskSteps(StepSender):
             return 0.0
         return min((milliseconds / 1000 for milliseconds in times if milliseconds >= 0), default=math.inf)
 
+    async def bury(self, tasks: Iterable[Sequence[Any]], expected: bool = False) -> None:
+        """Add tasks that have failed, the oldest first; what is known of each is said in `lua/bury.lua`."""
+        await self._numbered("bury", flag(expected), *itertools.chain.from_iterable(tasks))
+
     async def requeue(self, most: int, expected: bool = False) -> tuple[int, int]:
         """Enqueue failed tasks again, the oldest first. Returns how many were, and how many were looked at."""
         return _pair(await self._numbered("requeue", most, flag(expected)))

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from apressure.dead_letters import DeadLetter
 from apressure.exceptions import QueueDoesNotExistError, QueueEmptyError, UnsupportedError
 from apressure.testing.contract.interrupting import Act, Interrupted, cancel, cancel_at_answer, result_of
 from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, drained, fails, in_time
@@ -170,10 +171,27 @@ class CancellationContract:
             if not reached:
                 return
 
+    async def test_a_cancelled_add_of_dead_letters_adds_the_first_of_them(self, open_queue: Opener) -> None:
+        letters = [DeadLetter(f"dead-{item!r}", item, 1, None, None, bytes) for item in ITEMS[:2]]
+
+        async def add(queue: Any) -> Any:
+            with contextlib.suppress(UnsupportedError):
+                return await queue.add_dead_letters(letters)
+
+        async def check(owner: Any, result: Any) -> None:
+            found = [letter.raw for letter in await owner.dead_letters()]
+            assert found == ITEMS[: len(found)]
+            assert len(found) == 2 or result is None
+            assert await owner.requeue() == len(found)
+            assert await drained(owner) == [*ITEMS[:3], *found]
+
+        await everywhere(open_queue, add, check)
+
     def test_each_verb_is_cancelled(self) -> None:
         ours = {
             "put", "put_nowait", "put_many", "get", "get_nowait", "get_many", "receive", "receive_many", "create",
-            "close", "delete", "purge", "pause", "resume", "requeue", *LOOKS,
+            "close", "delete", "purge", "pause", "resume", "requeue",
+            "add_dead_letters", *LOOKS,
         }  # fmt: skip
         assert ours == {verb for verb, arguments in VERBS.items() if "deadline" in arguments}
 

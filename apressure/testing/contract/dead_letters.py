@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 from apressure import Backoff, serve
-from apressure.dead_letters import Failure
+from apressure.dead_letters import DeadLetter, Failure
 from apressure.testing.contract.steps import ITEMS, Opener, drained, fails, in_time
 
 
@@ -69,3 +70,65 @@ class DeadLetterContract:
         await fails(TypeError, queue.requeue(ids=second.id))
         assert await queue.requeue() == 1
         assert await queue.dead_letters() == []
+
+
+class AddedLetterContract:
+    """Dead letters of another queue are added with their reasons."""
+
+    async def test_added_dead_letters_are_what_they_were(self, open_queue: Opener) -> None:
+        queue = await open_queue()
+        await queue.create(bound=1)
+        await queue.put(b"full")
+        known = [letter(b"%d" % number, number + 1, Failure("ValueError", "bad", 1)) for number in range(3)]
+        assert await queue.add_dead_letters([*known, letter(b"silent", 2, None)]) == 4
+        assert await queue.add_dead_letters([letter(b"0", 9, Failure("", "again", 9))]) == 1
+        found = await queue.dead_letters()
+        assert [told(one) for one in found[:4]] == [told(one) for one in (*known, letter(b"silent", 2, None))]
+        assert (found[4].raw, found[4].attempts, found[4].error) == (b"0", 9, Failure("", "again", 9))
+        assert await queue.qsize() == 1
+        assert await drained(queue) == [b"full"]
+        assert await queue.requeue(ids=[found[1].id]) == 1
+        assert [one.raw for one in await queue.dead_letters()] == [b"0", b"2", b"silent", b"0"]
+        delivery = await in_time(queue.receive())
+        assert (delivery.raw, delivery.attempts) == (b"1", 1)
+        await delivery.ack()
+
+    async def test_one_of_which_nothing_is_known_is_added(self, open_queue: Opener) -> None:
+        queue = await open_queue()
+        await queue.create()
+        await queue.add_dead_letters([letter(b"?", None, None)])
+        (found,) = await queue.dead_letters()
+        assert (found.raw, found.attempts or 0, found.error) == (b"?", 0, None)
+
+    async def test_a_closed_queue_takes_dead_letters(self, open_queue: Opener) -> None:
+        queue = await open_queue()
+        await queue.create()
+        await queue.close()
+        assert await queue.add_dead_letters([letter(b"late", 1, None)]) == 1
+        assert [one.raw for one in await queue.dead_letters()] == [b"late"]
+
+    async def test_an_invalid_dead_letter_keeps_the_others_out(self, open_queue: Opener) -> None:
+        queue = await open_queue()
+        await queue.create()
+        good = letter(b"good", 1, None)
+        for bad in (letter(b"bad", -1, None), letter(b"bad", 10**9, None), dataclasses.replace(good, when=-1.0)):
+            await fails(ValueError, queue.add_dead_letters([good, bad]))
+        await fails(TypeError, queue.add_dead_letters([good, b"bad"]))
+        assert await queue.dead_letters() == []
+
+    async def test_more_dead_letters_than_one_step_takes_are_added_in_order(self, open_queue: Opener) -> None:
+        queue = await open_queue()
+        await queue.create()
+        many = [letter(b"%d" % number, 1, None) for number in range(1200)]
+        assert await queue.add_dead_letters(many) == 1200
+        assert [one.raw for one in await queue.dead_letters(None)] == [one.raw for one in many]
+
+
+def letter(raw: bytes, attempts: int | None, error: Failure | None) -> DeadLetter[bytes]:
+    """Return a dead letter of some queue."""
+    return DeadLetter(f"some-{raw.decode()}", raw, attempts, error, 1700000000.25 if attempts else None, bytes)
+
+
+def told(found: DeadLetter[bytes]) -> tuple[object, ...]:
+    """Return what a dead letter tells, but for its id."""
+    return found.raw, found.attempts, found.error, found.when

@@ -39,6 +39,7 @@ VERBS: Final = {
     "peek_newest": "(*, deadline=None)",
     "browse": "(place='waiting', *, newest=False, cursor=None, limit=100, most_bytes=65536, deadline=None)",
     "dead_letters": "(limit=100, *, deadline=None)",
+    "add_dead_letters": "(letters, *, deadline=None)",
     "requeue": "(max_items=None, timeout=None, *, ids=None, deadline=None)",
 }
 """The verbs and their arguments. Each that asks the server or the disk takes `deadline=`."""
@@ -51,7 +52,7 @@ LOOKS: Final = (
 
 VALID: Final[dict[str, dict[str, Any]]] = {
     "put": {"item": b"1"}, "put_nowait": {"item": b"1"}, "put_many": {"items": [b"1"]}, "get_many": {"max_items": 1},
-    "receive_many": {"max_items": 1},
+    "receive_many": {"max_items": 1}, "add_dead_letters": {"letters": ()},
 }  # fmt: skip
 """What a verb needs."""
 
@@ -109,6 +110,7 @@ BAD: Final[dict[str, list[Refused]]] = {
         (b"1", TypeError, "put_many takes an iterable of items, not bytes: use put for one item"),
         ([1], TypeError, ""),
     ],
+    "letters": [([b"1"], TypeError, "add_dead_letters takes DeadLetters, not bytes")],
     "ids": [
         ("1", TypeError, "ids must be "),
         ([1], TypeError, "a dead letter's id must be a string, not int"),

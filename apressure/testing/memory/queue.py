@@ -17,7 +17,7 @@ from apressure.core.delivery import Hand
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.core.leases.renewal import Timer
-from apressure.core.letters import Chosen
+from apressure.core.letters import Added, Chosen
 from apressure.core.objects import Block, QueueObject, SharedClient
 from apressure.core.putting import Putting
 from apressure.core.queue import Queue
@@ -238,6 +238,9 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         await self._existing()
         dead = [message.id for message in await self.steps.ask(self.steps.queue.dead)][: chosen.most]
         yield Revived(self.steps, self._expected, dict.fromkeys(dead if chosen.ids is None else chosen.ids), dead)
+
+    async def _bury(self, letters: Sequence[Added]) -> None:
+        await self.steps.ask(self.steps.queue.bury, letters, self._expected)
 
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         letters = []

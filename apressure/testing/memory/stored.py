@@ -16,6 +16,7 @@ from apressure.core.dedup import Dedup
 from apressure.core.dedup_lane import Answer
 from apressure.core.due import EXPIRED, Due
 from apressure.core.leases.clock import Clock
+from apressure.core.letters import Added
 from apressure.core.limits import Changes, Limits
 from apressure.core.requests import DEAD, PURGED, UNANSWERED, Asker, is_request
 from apressure.core.waiting import Parked, Reason, Wait
@@ -270,6 +271,16 @@ class StoredQueue:
 
     def dead(self) -> list[Message]:
         return list(self._dead.values())
+
+    def bury(self, letters: Sequence[Added], expected: bool) -> None:
+        """Add dead letters."""
+        self._check(expected)
+        for one in letters:
+            number = next(self._numbers)
+            message = Message(number, f"added-{number}", one.raw, one.attempts or 0, one.error, one.attempt)
+            message.dead_since = one.when / 1000
+            self._dead[message.id] = message
+        self._change()
 
     def revive(self, ids: Sequence[str], expected: bool) -> list[bool]:
         """Return whether each dead letter was there, and waits again; those behind the list's end have no room."""

@@ -171,6 +171,7 @@ SCRIPTS_OF = {
         "peek",
         "purge",
         "requeue",
+        "bury",
         "pause",
         "resume",
         "limit",

@@ -146,6 +146,17 @@ local function read_returned(from, leave)
   return returned, errors, dues, released, replies
 end
 
+-- Keep why a message is a dead letter, behind the reasons of those with the same content.
+-- time: when it became one. It also tells dead letters with the same content apart.
+-- text: 'attempts:attempt:error'
+local function keep_reason(key, message, time, text)
+  local field = letter_field(message)
+  local lines = lines_of(key, field)
+  local latest = natural(string.match(lines[#lines] or '', '^%d+')) or 0
+  lines[#lines + 1] = string.format('%.0f', math.max(time, latest + 1)) .. ':' .. text
+  write_reasons(key, {field, table.concat(lines, '\n', math.max(1, #lines - MOST_TWINS + 1))})
+end
+
 -- Keep why messages of this queue become dead letters, and tell those who wait for a reply.
 -- attempts: how often each was delivered.
 local function keep_reasons(key, dead, attempts)
@@ -158,14 +169,8 @@ local function keep_reasons(key, dead, attempts)
     local request = request_in(dead[i])
     if request then answer_request(request, 'd' .. text) end
     if holds then
-      local field = letter_field(dead[i])
-      local lines = lines_of(key, field)
-      local latest = natural(string.match(lines[#lines] or '', '^%d+')) or 0
-      -- The time also tells dead letters with the same content apart.
-      lines[#lines + 1] = math.max(now(), latest + 1) .. ':' .. attempts[i] .. ':' .. at .. ':' .. text
-      local kept = table.concat(lines, '\n', math.max(1, #lines - MOST_TWINS + 1))
       call('HDEL', key, failed)
-      write_reasons(key, {field, kept})
+      keep_reason(key, dead[i], now(), attempts[i] .. ':' .. at .. ':' .. text)
     end
   end
 end
@@ -187,10 +192,9 @@ local function drop_reason(key, message, time)
   end
 end
 
--- attempts: how often each of the messages was delivered.
+-- Put messages into a dead-letter queue, and make that if need be.
 -- Returns: their bytes, and how many dead letters there were before
-local function add_dead_letters(first, dead, attempts)
-  keep_reasons(KEYS[first + 26], dead, attempts)
+local function bury(first, dead)
   local bytes = 0
   for i = 1, #dead do bytes = bytes + #dead[i] end
   switch_to(first)
@@ -202,9 +206,11 @@ local function add_dead_letters(first, dead, attempts)
   return bytes, before
 end
 
+-- attempts: how often each of the messages was delivered.
 -- Returns: as `told` does
 local function move_to_dead_letters(first, dead, attempts)
-  local bytes, before = add_dead_letters(first, dead, attempts)
+  keep_reasons(KEYS[first + 26], dead, attempts)
+  local bytes, before = bury(first, dead)
   count(CONSUMER, #dead, bytes)
   local letters = {}
   for i = 1, #dead do letters[i] = {before + i, dead[i], attempts[i]} end
