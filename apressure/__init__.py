@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from apressure.core.limits import KeyLimit, Limits, Rate
     from apressure.core.occasions import Schedule
     from apressure.core.producer import QueueProducer
+    from apressure.core.searching import DeadLetterPage, DeadLetterSearch
     from apressure.events.consumer import EventConsumers
     from apressure.events.delivery import EventDelivery
     from apressure.events.producer import EventProducer
@@ -97,6 +98,8 @@ __all__ = [
     "ConnectionLimitError",
     "Consumer",
     "DeadLetter",
+    "DeadLetterPage",
+    "DeadLetterSearch",
     "DeadlineError",
     "DeadlineOutcomeUnknownError",
     "DecodeError",
@@ -183,6 +186,8 @@ _LATER = {
     "Backoff": "apressure.concurrency.backoff",
     "BrowsedMessage": "apressure.core.browsing",
     "Consumer": "apressure.pressure.consumer",
+    "DeadLetterPage": "apressure.core.searching",
+    "DeadLetterSearch": "apressure.core.searching",
     "Delivery": "apressure.pressure.delivery",
     "EventConsumers": "apressure.events.consumer",
     "EventDelivery": "apressure.events.delivery",

@@ -19,11 +19,13 @@ from apressure.connection.schedules import ServerSchedules
 from apressure.core.browsing import Asked, Found
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of, max_hold_of
-from apressure.core.letters import Chosen, LettersBeside
+from apressure.core.letters import LettersBeside
 from apressure.core.objects import Fronting
 from apressure.core.queue import AnyQueue
 from apressure.core.registration import Registry
 from apressure.core.requests import Pressing
+from apressure.core.reviving import Chosen
+from apressure.core.searching import Read
 from apressure.core.taking import got
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
@@ -32,7 +34,7 @@ from apressure.exceptions import UnsupportedError
 from apressure.items import Progress
 from apressure.pressure.engine.answers import missing
 from apressure.pressure.engine.batching import KEYLESS, MAX_MESSAGES, put_chunk
-from apressure.pressure.engine.requeueing import Revival, letters, revival
+from apressure.pressure.engine.requeueing import Revival, letters, read, revival
 
 if TYPE_CHECKING:
     from apressure.pressure.delivery import Delivery
@@ -149,12 +151,17 @@ class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic
         with self._engine.scripted("dead_letters").beside(source) as other:
             return [letter async for letter in letters(other, limit, self._items.decode)]
 
+    async def _letters_at(self, passed: int, most: int, source: str | None) -> Read[T]:
+        with self._engine.scripted("find_dead_letters").beside(source) as other:
+            return await read(other, passed, most, self._items.decode)
+
     @asynccontextmanager
     async def _revival(self, chosen: Chosen) -> AsyncIterator[Revival]:
-        scripted = self._engine.scripted("requeue")
-        scripted.check("producer")
+        scripted = self._engine.scripted("discard" if chosen.discard else "requeue")
+        if not chosen.discard:
+            scripted.check("producer")
         with scripted.beside(chosen.source) as other:
-            yield await revival(scripted.steps, other, chosen.most, chosen.ids)
+            yield await revival(scripted.steps, other, chosen)
 
     async def _revive(self, revival: Revival, timeout: float | None) -> None:
         await revival.go_on(timeout)

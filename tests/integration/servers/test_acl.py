@@ -171,6 +171,7 @@ SCRIPTS_OF = {
         "peek",
         "purge",
         "requeue",
+        "discard",
         "pause",
         "resume",
         "limit",
