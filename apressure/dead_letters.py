@@ -46,7 +46,7 @@ class DeadLetter(Generic[T_co]):
     """A message that was delivered too often, as it waits in the dead-letter queue.
 
     Attributes:
-        id: Its name, for `requeue(ids=...)`.
+        id: Its name, for `requeue(ids=...)` and `discard`.
         raw: The message, in bytes.
         attempts: How often it was delivered; None where nothing is known of it but the message.
         error: The error of the latest attempt that ended with one; None where none did, or nothing is known.
@@ -59,6 +59,12 @@ class DeadLetter(Generic[T_co]):
     error: Failure | None
     when: float | None
     _decode: Callable[[bytes], T_co] = dataclasses.field(repr=False, compare=False)
+    _head: bytes = dataclasses.field(default=b"", repr=False, compare=False)
+
+    @property
+    def kept(self) -> bytes:
+        """The dead letter as the server has it, of kinds that put something before the message."""
+        return self._head + self.raw
 
     @property
     def item(self) -> T_co:
@@ -77,7 +83,7 @@ class DeadLetter(Generic[T_co]):
 
 
 class Requeued(int):
-    """How many dead letters were moved back.
+    """How many dead letters were moved back, or deleted.
 
     Attributes:
         not_found: The ids among those asked for that no dead letter has.
@@ -124,19 +130,24 @@ def decode(data: bytes, attempt: int) -> Failure:
     return Failure(texts[0], texts[1], attempt)
 
 
-def checked_ids(ids: Any) -> dict[str, None]:
-    """Return the ids of dead letters in order, each once.
+def chosen_by(ids: Any) -> tuple[dict[str, None], list[DeadLetter[Any]]]:
+    """Return the ids of dead letters in order, each once, and the dead letters that were given themselves.
 
     Raises:
-        TypeError: They are not strings.
+        TypeError: They are neither strings nor dead letters.
     """
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
         raise TypeError("ids must be an iterable of dead letters' ids, such as [letter.id]")
-    found = dict.fromkeys(ids)
-    for each in found:
-        if not isinstance(each, str):
+    names: dict[str, None] = {}
+    letters = []
+    for each in ids:
+        if isinstance(each, DeadLetter):
+            letters.append(each)
+        elif isinstance(each, str):
+            names[each] = None
+        else:
             raise TypeError(f"a dead letter's id must be a string, not {type(each).__name__}")
-    return found
+    return names, letters
 
 
 def _line(text: str, most: int) -> bytes:

@@ -27,7 +27,8 @@ _CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 
 _ALONE: Final = (
     "create", "put", "get", "ask", "peek", "ls", "top", "stat", "pause", "resume", "limit", "hold", "purge", "dead",
-    "requeue", "close", "delete", "doctor", "health", "metrics", "web", "worker", "demo", "pipeline", "explain",
+    "requeue", "discard", "close", "delete", "doctor", "health", "metrics", "web", "worker", "demo", "pipeline",
+    "explain",
 )  # fmt: skip
 _TASKS: Final = (
     "run", "ls", "show", "wait", "cancel", "purge", "listen", "complete", "fail", "progress",

@@ -10,9 +10,12 @@ if TYPE_CHECKING:
     from apressure.core.limits import KeyLimit, Limits, Rate
     from apressure.core.occasions import Schedule
     from apressure.core.producer import QueueProducer
+    from apressure.core.searching import DeadLetterPage, DeadLetterSearch
 
 __all__ = [
     "BrowsedMessage",
+    "DeadLetterPage",
+    "DeadLetterSearch",
     "KeyLimit",
     "Limits",
     "MessagePage",
@@ -34,5 +37,7 @@ if not TYPE_CHECKING:
             "Rate": "apressure.core.limits",
             "Schedule": "apressure.core.occasions",
             "QueueProducer": "apressure.core.producer",
+            "DeadLetterPage": "apressure.core.searching",
+            "DeadLetterSearch": "apressure.core.searching",
         },
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from typing import Any, Final, Generic, Literal, NamedTuple, Self, TypeVar, get_
 from apressure import validation
 from apressure.concurrency.deadline import with_deadline
 from apressure.core.administration import Administration
+from apressure.core.cursors import cursor_of, passed_by
 from apressure.exceptions import DecodeError, UnsupportedError
 from apressure.items import Items
 
@@ -26,7 +26,6 @@ MOST: Final = 1000
 MOST_READ: Final = 1 << 20
 """About how many bytes a page has: as `connection/lua/08_browsing.lua` says."""
 _LARGEST: Final = 1 << 29
-_CURSOR: Final = re.compile(r"(\w+)-(oldest|newest)-([0-9]{1,15})", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +210,7 @@ class Browsing(Administration, Generic[T]):
                 f"{self._unable_to_browse}: browse() needs the address of the Redis or Valkey server", name=self.name
             )
         found = await self._browse(asked)
-        following = None if found.next is None else f"{place}-{_order(newest)}-{found.next}"
+        following = None if found.next is None else cursor_of(place, found.next, newest)
         return MessagePage(tuple(self._shown(one) for one in found.seen), following, found.total)
 
     def _shown(self, seen: Seen) -> BrowsedMessage[T]:
@@ -237,19 +236,7 @@ def _asked(place: Place, newest: bool, cursor: str | None, limit: int, most_byte
         raise ValueError(f"place must be one of {', '.join(map(repr, PLACES))}, not {place!r}")
     validation.whole(limit, "limit", most=MOST)
     validation.whole(most_bytes, "most_bytes", most=_LARGEST)
-    passed = 0
-    if cursor is not None:
-        matched = _CURSOR.fullmatch(validation.text(cursor, "cursor"))
-        if matched is None:
-            raise ValueError(f"cursor must be that of a page of this queue, not {cursor[:100]!r}")
-        if matched.groups()[:2] != (place, _order(newest)):
-            raise ValueError(f"cursor is of another place or order: give the arguments of the page before ({cursor})")
-        passed = int(matched[3])
-    return Asked(place, bool(newest), passed, limit, most_bytes)
-
-
-def _order(newest: bool) -> str:
-    return "newest" if newest else "oldest"
+    return Asked(place, bool(newest), passed_by(cursor, place, newest), limit, most_bytes)
 
 
 def _text(data: bytes | None, errors: str = "surrogateescape") -> str | None:

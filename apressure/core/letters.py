@@ -1,4 +1,4 @@
-"""Dead letters, for every kind of queue: reading them, and moving them back into the queue."""
+"""Dead letters, for every kind of queue: reading, finding and deleting them, and moving them back into the queue."""
 
 from __future__ import annotations
 
@@ -8,79 +8,23 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from apressure import validation
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.settle import note_accepted
 from apressure.core.administration import Administration
-from apressure.core.waiting import Wait
-from apressure.dead_letters import DeadLetter, Requeued, checked_ids, encoded
+from apressure.core.cursors import passed_by
+from apressure.core.reviving import Chosen, Revival, fitting
+from apressure.core.searching import MOST, PLACE, DeadLetterPage, DeadLetterSearch, Read
+from apressure.dead_letters import DeadLetter, Requeued, chosen_by, encoded
 from apressure.exceptions import PressureError
 
 T = TypeVar("T")
 
-_MOST_CHOSEN: Final = 500
-"""Dead letters that are chosen in one step: the server looks for each one in the whole list."""
-_MOST_BYTES: Final = 1 << 20
 _MOST_ATTEMPTS: Final = 999_999_999
 _LATEST: Final = 10**12
 """Seconds since 1970."""
-
-
-class Revival(Protocol):
-    """Dead letters on their way back into the queue.
-
-    Attributes:
-        moved: How many have been moved.
-    """
-
-    moved: int
-
-    @property
-    def not_found(self) -> Iterable[str]:
-        """The ids that no dead letter has."""
-
-    @property
-    def more(self) -> bool:
-        """Whether there are more to move."""
-
-    async def step(self) -> Wait | None:
-        """Move the next ones, or answer that there is no room."""
-
-
-class Reviving:
-    """What is the same where the server moves dead letters: the oldest ones, or some that were chosen.
-
-    Args:
-        steps: Moves them.
-        expected: The queue must have been created.
-        present: Look at so many, the oldest first,
-        most: and move at most so many of them; None for no limit.
-
-    Attributes:
-        moved: How many have been moved.
-        not_found: The ids that no dead letter has (any more).
-    """
-
-    def __init__(self, steps: Any, expected: bool, present: int, most: int | None) -> None:
-        self.moved = 0
-        self.not_found: list[str] = []
-        self._steps = steps
-        self._expected = expected
-        self._left = present
-        self._most = most
-        self._chosen: list[Any] = []
-
-    @property
-    def more(self) -> bool:
-        """Whether there are more to move."""
-        return self._wanted > 0 or bool(self._chosen)
-
-    @property
-    def _wanted(self) -> int:
-        """How many of the oldest ones may still be moved."""
-        return self._left if self._most is None else min(self._left, self._most - self.moved)
 
 
 class Added(NamedTuple):
@@ -127,31 +71,6 @@ class Added(NamedTuple):
         return b"%d:%d:%d:%s" % (self.when, self.attempts, self.attempt, self.error)
 
 
-def fitting(chosen: Iterable[bytes]) -> int:
-    """Return how many of the chosen dead letters one step looks at."""
-    count = size = 0
-    for letter in itertools.islice(chosen, _MOST_CHOSEN):
-        size += len(letter)
-        if count and size > _MOST_BYTES:
-            break
-        count += 1
-    return count
-
-
-class Chosen(NamedTuple):
-    """Which dead letters are moved back.
-
-    Attributes:
-        most: How many of the oldest ones at most; None for all.
-        ids: Or those with these ids.
-        source: The queue that has them; None for this queue's own.
-    """
-
-    most: int | None
-    ids: Iterable[str] | None
-    source: str | None
-
-
 class Letters(Administration, Generic[T]):
     """A queue that has dead letters."""
 
@@ -162,8 +81,12 @@ class Letters(Administration, Generic[T]):
         """Return dead letters, the oldest first."""
 
     @abstractmethod
+    async def _letters_at(self, passed: int, most: int, source: str | None) -> Read[T]:
+        """Read dead letters behind the `passed` oldest ones, in one step, which may look at fewer than `most`."""
+
+    @abstractmethod
     def _revival(self, chosen: Chosen) -> AbstractAsyncContextManager[Revival]:
-        """Return a block with what moves dead letters back."""
+        """Return a block with what moves dead letters back, or deletes them."""
 
     @abstractmethod
     async def _bury(self, letters: Sequence[Added]) -> None:
@@ -204,13 +127,78 @@ class Letters(Administration, Generic[T]):
         """
         return await self._dead_letters(limit)
 
+    @with_deadline(reads=True)
+    async def find_dead_letters(
+        self,
+        search: DeadLetterSearch | None = None,
+        *,
+        cursor: str | None = None,
+        look: int = 500,
+        deadline: float | None = None,
+    ) -> DeadLetterPage[T]:
+        """Look at some dead letters, the oldest first, and return those that a search finds. It changes nothing.
+
+        It is one step, which looks at about 1 MiB at most, or 100 tasks: `looked` says at how many. The cursor of the
+        page goes on behind them. It is a place in the order of dead letters: where others are moved or deleted between
+        two steps, the next step begins later.
+
+        Args:
+            search: What to look for; None for all.
+            cursor: The `cursor` of the page before, or its `cursor_without` after some were moved or deleted; None for
+                the first step.
+            look: At how many to look at most, up to 1,000.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Returns:
+            The page. It may be empty while there are more to look at: the search is over when its `cursor` is None.
+
+        Raises:
+            TypeError, ValueError: An argument is invalid.
+            PressureError: As for `dead_letters`.
+
+        Cancelled, nothing has changed.
+        """
+        return await self._find(search, cursor, look)
+
+    @with_deadline()
+    async def discard(
+        self,
+        ids: Iterable[str | DeadLetter[Any]],
+        timeout: float | None = None,
+        *,
+        deadline: float | None = None,
+    ) -> Requeued:
+        """Delete dead letters for good, with their reasons.
+
+        Args:
+            ids: Those with these ids, or the dead letters themselves; see `requeue`.
+            timeout: Seconds to wait at most for the consumer role of an AsyncQueue's dead-letter queue; None to wait
+                for ever. Other kinds do not wait.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Returns:
+            How many were deleted. Its attribute `not_found` has the ids that no dead letter has (any more): somebody
+            else has moved or deleted them.
+
+        Raises:
+            ServerTooOldError: It is on a released okq, or on a server of an older apressure.
+            OutcomeUnknownError: The connection broke meanwhile: some of them may have been deleted.
+            TypeError, ValueError: An argument is invalid.
+
+        Cancelled, each of them is deleted, or a dead letter as before.
+
+        On this kind:
+            TaskQueue: The task is deleted with its output.
+        """
+        return await self._discard(ids, timeout)
+
     @with_deadline()
     async def requeue(
         self,
         max_items: int | None = None,
         timeout: float | None = None,
         *,
-        ids: Iterable[str] | None = None,
+        ids: Iterable[str | DeadLetter[Any]] | None = None,
         deadline: float | None = None,
     ) -> Requeued:
         """Move dead letters back to the end of the queue, the oldest first; their attempts start anew.
@@ -221,7 +209,7 @@ class Letters(Administration, Generic[T]):
             max_items: How many at most; None for all.
             timeout: Seconds to wait for room at most; None to wait for ever, 0 to move only what has room now.
             ids: Only those with these ids, as `dead_letters` shows them; None for any. If several dead letters have the
-                same id, the oldest is meant.
+                same id, the oldest is meant. Or the dead letters themselves: then they need not be searched for.
             deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Returns:
@@ -294,15 +282,39 @@ class Letters(Administration, Generic[T]):
         self.check()
         return await self._letters(limit, source)
 
+    async def _find(
+        self, search: DeadLetterSearch | None, cursor: str | None, look: int, source: str | None = None
+    ) -> DeadLetterPage[T]:
+        if not isinstance(search, (DeadLetterSearch, type(None))):
+            raise TypeError(f"search must be a DeadLetterSearch or None, not {type(search).__name__}")
+        validation.whole(look, "look", most=MOST)
+        passed = passed_by(cursor, PLACE)
+        self.check()
+        letters, looked, total = await self._letters_at(passed, look, source)
+        found = tuple(letter for letter in letters if search is None or search.finds(letter))
+        return DeadLetterPage(found, looked, passed, total)
+
     async def _requeue(
-        self, max_items: int | None, timeout: float | None, ids: Iterable[str] | None, source: str | None = None
-    ) -> Requeued:
+        self, max_items: int | None, timeout: float | None, ids: Iterable[str | DeadLetter[Any]] | None,
+        source: str | None = None,
+    ) -> Requeued:  # fmt: skip
         if max_items is not None:
             validation.whole(max_items, "max_items")
-        validation.timeout(timeout)
         if ids is not None and max_items is not None:
             raise ValueError("give either max_items= or ids=: the ids say how many")
-        chosen = Chosen(max_items, None if ids is None else checked_ids(ids), source)
+        names, letters = (None, []) if ids is None else chosen_by(ids)
+        return await self._move_or_discard(Chosen(max_items, names, letters, source), timeout)
+
+    async def _discard(
+        self, ids: Iterable[str | DeadLetter[Any]], timeout: float | None, source: str | None = None
+    ) -> Requeued:
+        names, letters = chosen_by(ids)
+        return await self._move_or_discard(Chosen(None, names, letters, source, discard=True), timeout)
+
+    async def _move_or_discard(self, chosen: Chosen, timeout: float | None) -> Requeued:
+        """Move or delete what was chosen."""
+        validation.timeout(timeout)
+        self.check()
         loop = asyncio.get_running_loop()
         until = None if timeout is None else loop.time() + timeout
         async with self._revival(chosen) as revival:
@@ -363,7 +375,7 @@ class LettersBeside(Letters[T], Generic[T]):
         timeout: float | None = None,
         source: str | None = None,
         *,
-        ids: Iterable[str] | None = None,
+        ids: Iterable[str | DeadLetter[Any]] | None = None,
         deadline: float | None = None,
     ) -> Requeued:
         """Move dead letters back to the end of this queue, the oldest first; their attempts start anew.
@@ -377,7 +389,8 @@ class LettersBeside(Letters[T], Generic[T]):
                 producer, the dead-letter queue's consumer); None to wait for ever, 0 to move only what has room now.
             source: The dead-letter queue's name; None for this queue's own, which is the one with `:dead` behind the
                 name where the object has no limit of attempts. It need not exist.
-            ids: Only those with these ids, as `dead_letters` shows them; None for any.
+            ids: Only those with these ids, as `dead_letters` shows them; None for any. Or the dead letters themselves:
+                then they need not be searched for.
             deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Returns:
@@ -398,3 +411,76 @@ class LettersBeside(Letters[T], Generic[T]):
                 file system refused.
         """
         return await self._requeue(max_items, timeout, ids, source)
+
+    @with_deadline(reads=True)
+    async def find_dead_letters(
+        self,
+        search: DeadLetterSearch | None = None,
+        source: str | None = None,
+        *,
+        cursor: str | None = None,
+        look: int = 500,
+        deadline: float | None = None,
+    ) -> DeadLetterPage[T]:
+        """Look at some dead letters, the oldest first, and return those that a search finds. It changes nothing.
+
+        It is one step, which looks at about 1 MiB at most: `looked` says at how many. The cursor of the page goes on
+        behind them. It is a place in the order of dead letters: where others are moved or deleted between two steps,
+        the next step begins later.
+
+        Args:
+            search: What to look for; None for all.
+            source: The dead-letter queue's name; None for this queue's own. It need not exist.
+            cursor: The `cursor` of the page before, or its `cursor_without` after some were moved or deleted; None for
+                the first step.
+            look: At how many to look at most, up to 1,000.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Returns:
+            The page. It may be empty while there are more to look at: the search is over when its `cursor` is None.
+
+        Raises:
+            TypeError, ValueError: An argument is invalid.
+            ScriptingRefusedError: It is an AsyncQueue with `scripting=False`.
+            PressureError: As for `dead_letters`.
+
+        Cancelled, nothing has changed.
+
+        On this kind:
+            FileQueue: One that is too large or cannot be read has no text that could be found.
+        """
+        return await self._find(search, cursor, look, source)
+
+    @with_deadline()
+    async def discard(
+        self,
+        ids: Iterable[str | DeadLetter[Any]],
+        timeout: float | None = None,
+        source: str | None = None,
+        *,
+        deadline: float | None = None,
+    ) -> Requeued:
+        """Delete dead letters for good, with their reasons.
+
+        Args:
+            ids: Those with these ids, or the dead letters themselves; see `requeue`.
+            timeout: Seconds to wait at most for the consumer role of an AsyncQueue's dead-letter queue; None to wait
+                for ever, 0 for a single try. A FileQueue does not wait.
+            source: The dead-letter queue's name; None for this queue's own. It need not exist.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Returns:
+            How many were deleted. Its attribute `not_found` has the ids that no dead letter has (any more): somebody
+            else has moved or deleted them.
+
+        Raises:
+            QueueInUseError: Another client held that role until the timeout. `accepted` says how many were deleted
+                before.
+            OutcomeUnknownError: The connection broke meanwhile: some of them may have been deleted.
+            ScriptingRefusedError: It is an AsyncQueue with `scripting=False`.
+            StorageError: The file system refused.
+            TypeError, ValueError: An argument is invalid.
+
+        Cancelled, each of them is deleted, or a dead letter as before.
+        """
+        return await self._discard(ids, timeout, source)

@@ -20,12 +20,14 @@ from apressure.core.consumer import ConsumerOptions, give_back_unseen
 from apressure.core.due import Due, PutTerms
 from apressure.core.history import HistoryStore
 from apressure.core.leases.arguments import max_hold_of
-from apressure.core.letters import Added, Chosen
+from apressure.core.letters import Added
 from apressure.core.objects import Fronting
 from apressure.core.queue import Queue
 from apressure.core.registration import Registry
 from apressure.core.requests import Pressing
+from apressure.core.reviving import Chosen
 from apressure.core.schedules import ScheduleStore
+from apressure.core.searching import Read
 from apressure.core.statistics import figures, seconds_of
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
@@ -357,7 +359,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
         driver = self._driver
         revived = Revived(driver.steps, driver.waits.take_room, self._expected, status.dead, chosen.most)
         if chosen.ids is not None:
-            await revived.choose(chosen.ids)
+            await revived.choose(chosen)
         yield revived
 
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
@@ -371,6 +373,11 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
                 name=self.name,
             )
         await self._driver.steps.bury(letters, self._expected)
+
+    async def _letters_at(self, passed: int, most: int, source: str | None) -> Read[T]:
+        status: Status = await self._existing()
+        page = await self._driver.steps.dead_letters(passed, most)
+        return Read([read(letter, self._items.decode) for letter in page], len(page), status.dead)
 
     def _give_back_unseen(self) -> None:
         give_back_unseen(self._driver.blocks)

@@ -14,13 +14,15 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from apressure import dead_letters
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.settle import note_sent
-from apressure.core.letters import Added, Chosen, LettersBeside
+from apressure.core.browsing import MOST_READ
+from apressure.core.letters import Added, LettersBeside
+from apressure.core.reviving import Chosen
+from apressure.core.searching import Read
 from apressure.core.statistics import BoundedStatistics
 from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter
 from apressure.exceptions import QueueClosedError, QueueDoesNotExistError, StorageError
 from apressure.files.core import Core
-from apressure.files.putting import Putter
 from apressure.files.schedules import FileSchedules
 from apressure.files.storage import lifecycle, names
 from apressure.files.storage.directory import Directory, Letter
@@ -215,20 +217,32 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
         with self._operation(), self._dead(None) as dead:
             await self._store.worker.in_thread(_add_letters, dead, letters)
 
+    async def _letters_at(self, passed: int, most: int, source: str | None) -> Read[T]:
+        with self._operation(), self._dead(source) as dead:
+            return await self._store.worker.in_thread(_read_page, dead, passed, most, self._items.decode)
+
     @contextlib.asynccontextmanager
     async def _revival(self, chosen: Chosen) -> AsyncIterator[_Revived]:
-        ids = None if chosen.ids is None else dict.fromkeys(chosen.ids)
+        ids = None if chosen.ids is None else dict.fromkeys(chosen.names)
         with self._operation(), self._dead(chosen.source) as dead:
-            await self._store.refresh()
+            if not chosen.discard:
+                await self._store.refresh()
             try:
                 found = await self._store.worker.in_thread(_oldest_first, dead)
             except QueueDoesNotExistError:
-                if chosen.source is not None:
+                if chosen.source is not None and not chosen.discard:
                     raise
                 found = []  # there are no dead letters yet
             if ids is not None:
                 found = [filename for filename in found if filename in ids]
-            yield _Revived(self._putter, dead, found[: chosen.most][::-1], ids or {}, self.breathe)
+
+            async def act(filename: str) -> bool | None:
+                await self.breathe()
+                if chosen.discard:
+                    return await self._store.worker.do(dead.discard, filename)
+                return await self._putter.adopt(dead, filename)
+
+            yield _Revived(act, found[: chosen.most][::-1], ids or {})
 
     async def _each(self, act: Callable[[str], Awaitable[bool | None]], names_of: Callable[[], list[str]]) -> int:
         """Do something with all messages that have these names. Returns with how many of them it was possible."""
@@ -280,6 +294,24 @@ def _add_letters(dead: Directory, letters: Sequence[Added]) -> None:
             raise
 
 
+def _read_page(dead: Directory, passed: int, most: int, decode: Callable[[bytes], T]) -> Read[T]:
+    """Read dead letters behind the `passed` oldest ones, up to about 1 MiB of them."""
+    try:
+        found = _oldest_first(dead)
+    except QueueDoesNotExistError:
+        return Read([], 0, 0)
+    letters: list[DeadLetter[T]] = []
+    looked = size = 0
+    for filename in found[passed : passed + most]:
+        if size >= MOST_READ:
+            break
+        looked += 1
+        if letter := dead.letter(filename):
+            size += len(letter.data)
+            letters.append(_shown(filename, letter, decode))
+    return Read(letters, looked, len(found))
+
+
 def _shown(message_id: str, letter: Letter, decode: Callable[[bytes], T]) -> DeadLetter[T]:
     data, reason, refused = letter
     if refused is not None:
@@ -296,22 +328,18 @@ def _refuse(error: StorageError, data: bytes) -> Any:  # noqa: ARG001
 
 @dataclasses.dataclass(eq=False)
 class _Revived:
-    """Dead letters on their way back to the end of the queue.
+    """Dead letters on their way back to the end of the queue, or to be deleted.
 
     Attributes:
-        putter: Puts them.
-        dead: The directory that they are in.
+        act: Moves or deletes the one with this name; returns whether it was there, or None if there is no room.
         left: The names of those that are left, the oldest last.
         not_found: The ids that were asked for, and that no dead letter has (any more).
-        breathe: Lets other tasks run now and then.
-        moved: How many have been moved.
+        moved: How many have been moved, or deleted.
     """
 
-    putter: Putter
-    dead: Directory
+    act: Callable[[str], Awaitable[bool | None]]
     left: list[str]
     not_found: dict[str, None]
-    breathe: Callable[[], Awaitable[None]]
     moved: int = 0
 
     @property
@@ -320,14 +348,13 @@ class _Revived:
         return bool(self.left)
 
     async def step(self) -> Wait | None:
-        """Move all for which there is room. What waits for room keeps its place in the line."""
+        """Move all for which there is room, or delete all. What waits for room keeps its place in the line."""
         while self.left:
-            await self.breathe()
-            adopted = await self.putter.adopt(self.dead, self.left[-1])
-            if adopted is None:
+            done = await self.act(self.left[-1])
+            if done is None:
                 return FULL
             filename = self.left.pop()
-            if adopted:
+            if done:
                 self.moved += 1
                 self.not_found.pop(filename, None)
         return None

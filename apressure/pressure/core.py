@@ -19,11 +19,13 @@ from apressure.connection.schedules import ServerSchedules
 from apressure.core.browsing import Asked, Found
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of, max_hold_of
-from apressure.core.letters import Added, Chosen, LettersBeside
+from apressure.core.letters import Added, LettersBeside
 from apressure.core.objects import Fronting
 from apressure.core.queue import AnyQueue
 from apressure.core.registration import Registry
 from apressure.core.requests import Pressing
+from apressure.core.reviving import Chosen
+from apressure.core.searching import Read
 from apressure.core.taking import got
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
@@ -33,7 +35,7 @@ from apressure.items import Progress
 from apressure.pressure.engine.answers import missing
 from apressure.pressure.engine.batching import KEYLESS, MAX_MESSAGES, put_chunk
 from apressure.pressure.engine.dead_letters import DeadLetters, beside
-from apressure.pressure.engine.requeueing import Revival, letters, revival
+from apressure.pressure.engine.requeueing import Revival, letters, read, revival
 
 if TYPE_CHECKING:
     from apressure.pressure.delivery import Delivery
@@ -155,12 +157,17 @@ class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic
         own = scripted.dead or DeadLetters(0, *beside(self.client, scripted.keys, self.name, None))
         await scripted.steps.bury(own, letters)
 
+    async def _letters_at(self, passed: int, most: int, source: str | None) -> Read[T]:
+        with self._engine.scripted("find_dead_letters").beside(source) as other:
+            return await read(other, passed, most, self._items.decode)
+
     @asynccontextmanager
     async def _revival(self, chosen: Chosen) -> AsyncIterator[Revival]:
-        scripted = self._engine.scripted("requeue")
-        scripted.check("producer")
+        scripted = self._engine.scripted("discard" if chosen.discard else "requeue")
+        if not chosen.discard:
+            scripted.check("producer")
         with scripted.beside(chosen.source) as other:
-            yield await revival(scripted.steps, other, chosen.most, chosen.ids)
+            yield await revival(scripted.steps, other, chosen)
 
     async def _revive(self, revival: Revival, timeout: float | None) -> None:
         await revival.go_on(timeout)

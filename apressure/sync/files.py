@@ -31,6 +31,8 @@ class BlockingFileQueue(KindQueue[T]):
 
     ack = blocking(FileQueue[T].ack)
     dead_letters = blocking(FileQueue[T].dead_letters)
+    discard = blocking(FileQueue[T].discard)
+    find_dead_letters = blocking(FileQueue[T].find_dead_letters)
     give_back_in_flight = blocking(FileQueue[T].give_back_in_flight)
     producer = block(FileQueue[T].producer, BlockingQueueProducer[T])
     receive = receiving(FileQueue[T].receive, BlockingFileDelivery[T])

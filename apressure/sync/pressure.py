@@ -30,6 +30,8 @@ class BlockingQueue(KindQueue[T]):
     """
 
     dead_letters = blocking(AsyncQueue[T].dead_letters)
+    discard = blocking(AsyncQueue[T].discard)
+    find_dead_letters = blocking(AsyncQueue[T].find_dead_letters)
     producer = block(AsyncQueue[T].producer, BlockingProducer[T])
     put = blocking(AsyncQueue[T].put)  # type: ignore[assignment]  # messages have no ids
     put_nowait = blocking(AsyncQueue[T].put_nowait)  # type: ignore[assignment]

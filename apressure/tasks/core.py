@@ -28,10 +28,12 @@ from apressure.core.delivery import Hand
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of
 from apressure.core.leases.clock import since_boot
-from apressure.core.letters import Added, Chosen
+from apressure.core.letters import Added
 from apressure.core.objects import QueueObject
 from apressure.core.queue import Queue
 from apressure.core.requests import Asker, Pressing, deleted, failure
+from apressure.core.reviving import Chosen
+from apressure.core.searching import Read
 from apressure.core.statistics import BoundedStatistics, figures, seconds_of
 from apressure.core.taking import Take
 from apressure.core.waiting import Wait
@@ -44,7 +46,7 @@ from apressure.tasks.engine.answers import Claim, Reserved, Status, raw
 from apressure.tasks.engine.lanes import AskLane, OnceLane, Put, PutLane, ReserveLane, TaskSettler
 from apressure.tasks.engine.steps import MAX_TASKS, New, TaskSteps, Want, eta_of
 from apressure.tasks.engine.waits import TaskWaits
-from apressure.tasks.letters import Revived, by_their_ends, read, told
+from apressure.tasks.letters import Revived, by_their_ends, read, read_page, told
 from apressure.tasks.nodes import processes
 from apressure.tasks.options import OnOrphan
 from apressure.tasks.processor import NO_RESULT
@@ -208,7 +210,8 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
         if chosen.ids is None:
             yield Revived(self.steps, self._expected, failed, chosen.most)
         else:
-            yield Revived(self.steps, self._expected, ids=await by_their_ends(self.client, chosen.ids))
+            ids = await by_their_ends(self.client, dict.fromkeys(chosen.names))
+            yield Revived(self.steps, self._expected, ids=ids, discard=chosen.discard)
 
     async def _bury(self, letters: Sequence[Added]) -> None:
         await self.steps.bury(map(told, letters), self._expected)
@@ -216,6 +219,11 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         await self._existing()
         return await read(self.client, self.steps, limit, self._items.decode)
+
+    async def _letters_at(self, passed: int, most: int, source: str | None) -> Read[T]:
+        status = await self._existing()
+        letters, looked = await read_page(self.client, self.steps, passed, most, self._items.decode)
+        return Read(letters, looked, status.failed)
 
     # What is behind puts.
 

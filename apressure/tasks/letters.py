@@ -1,4 +1,4 @@
-"""Tasks that have failed, as dead letters: reads them, and enqueues them again."""
+"""Tasks that have failed, as dead letters: reads them, enqueues them again, and deletes them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any, TypeVar
 
 from apressure import dead_letters
 from apressure.connection.client import Client
-from apressure.core.letters import Added, Reviving
+from apressure.core.letters import Added
+from apressure.core.reviving import Reviving
 from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter, Failure
 from apressure.items import new_id
 from apressure.tasks.engine.answers import raw
-from apressure.tasks.engine.steps import MAX_DELETED, TaskSteps, ids_in
+from apressure.tasks.engine.steps import CHUNK, MAX_DELETED, TaskSteps, ids_in
 from apressure.tasks.task import Task, load_many, whole
 
 T = TypeVar("T")
@@ -30,6 +31,16 @@ async def read(
             if limit is not None and len(letters) >= limit:
                 break
     return letters[:limit]
+
+
+async def read_page(
+    client: Client, steps: TaskSteps, passed: int, most: int, decode: Callable[[bytes], T]
+) -> tuple[list[DeadLetter[T]], int]:
+    """Return failed tasks behind the `passed` oldest ones, and at how many it has looked."""
+    first = -passed - min(most, CHUNK)
+    ids = await client.connection.ask(b"LRANGE", steps.keys.failed, first, -passed - 1, reads=True)
+    tasks = await load_many(client, ids[::-1])
+    return [_letter(task, decode) for task in tasks if task.status == "failed"], len(ids)
 
 
 def _letter(task: Task, decode: Callable[[bytes], Any]) -> DeadLetter[Any]:
@@ -53,32 +64,39 @@ def told(letter: Added) -> tuple[Any, ...]:
 
 
 class Revived(Reviving):
-    """Failed tasks on their way back to the end of their queue.
+    """Failed tasks on their way back to the end of their queue, or to be deleted.
 
     Args:
         steps, expected, present, most: As for `Reviving`.
-        ids: Or these ones are enqueued.
+        ids: Or these ones are enqueued,
+        discard: or deleted.
     """
 
     _steps: TaskSteps
 
     def __init__(
-        self, steps: TaskSteps, expected: bool, present: int = 0, most: int | None = None, ids: Iterable[str] = ()
-    ) -> None:
+        self, steps: TaskSteps, expected: bool, present: int = 0, most: int | None = None, ids: Iterable[str] = (),
+        discard: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(steps, expected, present, most)
         self._chosen = list(ids)
+        self._discard = discard
 
     async def step(self) -> Wait | None:
-        """Enqueue the next ones, or the next one by its id, unless there is no room."""
+        """Enqueue the next ones, or the next one by its id, unless there is no room; or delete that one."""
         if self._chosen:
-            outcome = await self._steps.retry(raw(self._chosen[0]), self._expected)
+            task_id = raw(self._chosen[0])
+            if self._discard:
+                outcome = await self._steps.remove(task_id, failed=True)
+            else:
+                outcome = await self._steps.retry(task_id, self._expected)
             if outcome == "full":
                 return FULL
-            task_id = self._chosen.pop(0)
-            if outcome == "retried":
+            name = self._chosen.pop(0)
+            if outcome in ("retried", "deleted"):
                 self.moved += 1
             else:
-                self.not_found.append(task_id)
+                self.not_found.append(name)
             return None
         moved, looked = await self._steps.requeue(min(self._wanted, MAX_DELETED), self._expected)
         self.moved += moved

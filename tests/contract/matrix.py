@@ -39,6 +39,8 @@ ALSO: Final[dict[tuple[str, str], dict[str, str]]] = {
         "max_hold": "of the role",
     },
     ("AsyncQueue", "dead_letters"): {"source": "dead letters are in a queue of their own"},
+    ("AsyncQueue", "find_dead_letters"): {"source": "as for dead_letters"},
+    ("AsyncQueue", "discard"): {"source": "as for dead_letters"},
     ("AsyncQueue", "requeue"): {"source": "as for dead_letters"},
     ("EventQueue", "put"): {"id": "events have unique ids", "front": "okq's QRPUSH"},
     ("EventQueue", "put_nowait"): {"id": "as for put", "front": "as for put"},
@@ -47,6 +49,8 @@ ALSO: Final[dict[tuple[str, str], dict[str, str]]] = {
         "on_progress": "there may be millions of them",
     },
     ("FileQueue", "dead_letters"): {"source": "dead letters are in a queue of their own"},
+    ("FileQueue", "find_dead_letters"): {"source": "as for dead_letters"},
+    ("FileQueue", "discard"): {"source": "as for dead_letters"},
     ("FileQueue", "requeue"): {"source": "as for dead_letters"},
 }  # fmt: skip
 """Arguments that only these kinds take, and why. They come behind the others."""

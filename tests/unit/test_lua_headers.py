@@ -149,6 +149,10 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
             17: "the most", b"m1": "chosen",
         },
     ),
+    "discard": (
+        lambda steps, series: steps.discard(series, [b"m1", b""]),
+        {b"UID": "uid", b"HELD-C": "the consumer role was claimed", b"m1": "chosen"},
+    ),
     "move": (
         lambda steps, series: steps.move(
             series, DEAD.keys, TOKEN, True, [21, 22, 1, 23, 24, 25], [b"m1", b"m2"]
@@ -304,6 +308,7 @@ async def test_a_step_sends_the_keys_of_the_prelude(name: str) -> None:
         "bury": DEAD.for_script(),
         "requeue": DEAD.keys.as_dead_letters(),
         "purge": (keys.reasons,),
+        "discard": (keys.reasons,),
         "dead_letters": (keys.reasons,),
         "move": (*DEAD.keys.for_script("none"), DEAD.keys.line()[0]),
         "receive_shared": (*keys.line(), *DEAD.keys.as_dead_letters(), *DEAD.keys.collisions()),

@@ -52,7 +52,7 @@ CALLS: dict[str, Callable[[TaskSteps], Any]] = {
     "requeue": lambda steps: steps.requeue(3, expected=True),
     "cancel": lambda steps: steps.cancel(b"id"),
     "retry": lambda steps: steps.retry(b"id", expected=True),
-    "remove": lambda steps: steps.remove(b"id"),
+    "remove": lambda steps: steps.remove(b"id", failed=True),
     "adopt": lambda steps: steps.adopt(b"host_1", "retry", 5.0, True, [(b"id", True, b"token")]),
 }
 each = pytest.mark.parametrize("name", sorted(CALLS))

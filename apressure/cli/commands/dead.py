@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 from apressure import DeadLetter
 from apressure.cli.asking import must_exist
 from apressure.cli.exits import UsageError
+from apressure.cli.letters import Error, Ids, Since, Text, Until, search_of
 from apressure.cli.options import Address, Common, check_source, option
 from apressure.cli.show import print_json, print_rows, printable, start_of
 from apressure.dead_letters import MOST_BYTES
@@ -34,17 +35,29 @@ Source = Annotated[
 Limit = Annotated[int, option("limit", "Show the N oldest ones.", "N", min=1)]
 
 
-async def dead(common: Common, queue: Address, source: Source = None, limit: Limit = 100) -> None:
+async def dead(
+    common: Common, queue: Address, source: Source = None, ids: Ids = None, error: Error = None, text: Text = None,
+    since: Since = None, until: Until = None, limit: Limit = 100,
+) -> None:  # fmt: skip
     """Show dead letters and why each is one, the oldest first. Nothing is moved.
 
-    The columns are the id (for `requeue --id`), the time, the attempts, the error, and the start of the item.
+    The columns are the id (for `requeue --id`), the time, the attempts, the error, and the start of the item. Without a
+    result, the exit code is 0, too.
     """
     address = common.read(queue)
+    search = search_of(ids, error, text, since, until)
+    letters: list[DeadLetter[bytes]] = []
+    cursor = None
     async with common.finder() as finder, finder.open(address) as opened:
-        letters = await opened.dead_letters(limit, **from_source(address, source))
-        if not letters:
+        while len(letters) < limit:
+            page = await opened.find_dead_letters(search, cursor=cursor, **from_source(address, source))
+            letters += page.letters
+            cursor = page.cursor
+            if cursor is None:
+                break
+        if not letters and not page.total:
             await check_name(finder, address, source, "dead")
-    show(letters, as_json=common.json)
+    show(letters[:limit], as_json=common.json)
 
 
 def from_source(address: QueueAddress, source: str | None) -> dict[str, str]:

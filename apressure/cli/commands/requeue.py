@@ -5,16 +5,14 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final
-
-import typer
+from typing import Any, Final
 
 from apressure.cli.asking import told
 from apressure.cli.commands.dead import Source, check_name, count, from_source, letters_of
-from apressure.cli.exits import Exit, UsageError
-from apressure.cli.options import Address, Common, Most, Progress, Timeout, complain, option
+from apressure.cli.letters import Error, Ids, Job, Rate, Since, Text, Until, complain_of, search_of
+from apressure.cli.options import Address, Common, Most, Progress, Timeout
 from apressure.cli.running import Remains, execute
-from apressure.cli.show import answer, printable
+from apressure.cli.show import answer
 from apressure.cli.streams.meter import Meter
 from apressure.exceptions import PressureError, QueueFullError, QueueInUseError
 from apressure.monitor.finding import Finder, bare_name
@@ -25,17 +23,10 @@ _CHUNK: Final = 1000
 
 
 def requeue(
-    common: Common,
-    queue: Address,
-    source: Source = None,
-    ids: Annotated[
-        list[str] | None,
-        option("id", "Move the dead letter that `apressure dead` shows with this id.", "ID", shown="all"),
-    ] = None,
-    most: Most = None,
-    timeout: Timeout = None,
+    common: Common, queue: Address, source: Source = None, ids: Ids = None, error: Error = None, text: Text = None,
+    since: Since = None, until: Until = None, rate: Rate = None, most: Most = None, timeout: Timeout = None,
     progress: Progress = None,
-) -> None:
+) -> None:  # fmt: skip
     """Move dead letters back to the end of their queue, the oldest first.
 
     The command moves the dead letters that exist when it starts, and waits while the queue is full. However it ends,
@@ -43,21 +34,21 @@ def requeue(
     exit code is 1.
     """
     address = common.read(queue)
+    search = search_of(ids, error, text, since, until)
     meter = Meter(f"requeue {address}", shown=os.isatty(2) if progress is None else progress)
     not_found: tuple[str, ...] = ()
 
     async def command() -> None:
         nonlocal not_found
-        if ids and most is not None:
-            raise UsageError("give either --id or --max, not both")
+        where = from_source(address, source)
         with meter:
             async with common.finder() as finder, finder.open(address) as opened:
-                moving = _Moving(opened.requeue, from_source(address, source), timeout, meter)
                 left = await _count(finder, opened, address, source)
-                if ids:
-                    not_found = await moving.chosen(ids)
-                else:
+                if search.everything and rate is None:
+                    moving = _Moving(opened.requeue, where, timeout, meter)
                     await moving.oldest(left if most is None else min(most, left))
+                else:
+                    not_found = await Job("requeue", search, where, rate, most, timeout, meter).run(opened)
 
     def remains() -> Remains | None:
         if not meter.messages:
@@ -74,10 +65,7 @@ def requeue(
         f"requeued {meter.messages} {where}",
         as_json=common.json,
     )
-    for one in not_found:
-        complain(f"apressure: no dead letter of {printable(str(address))} has the id {printable(one)!r}")
-    if not_found:
-        raise typer.Exit(int(Exit.ERROR))
+    complain_of(not_found, address)
 
 
 async def _count(finder: Finder, opened: Any, address: QueueAddress, source: str | None) -> int:
@@ -104,12 +92,6 @@ class _Moving:
         self._requeue = functools.partial(requeue, **source)
         self._timeout = timeout
         self._meter = meter
-
-    async def chosen(self, ids: list[str]) -> tuple[str, ...]:
-        """Move the dead letters with these ids. Returns the ids that none has."""
-        self._meter.expect(len(ids))
-        moved = await self._step(ids=ids, timeout=self._timeout)
-        return tuple(moved.not_found)
 
     async def oldest(self, left: int) -> None:
         """Move `left` dead letters: as many as there is room for, then one as soon as there is room."""

@@ -1,15 +1,15 @@
-"""Dead letters: reads them, and moves them back into the queue."""
+"""Dead letters: reads them, moves them back into the queue, and deletes them."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final, Protocol
 
 from apressure import dead_letters
-from apressure.core.letters import Reviving, fitting
 from apressure.core.packed import unpack
+from apressure.core.reviving import Chosen, Reviving, fitting
 from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter
 from apressure.events.engine.steps import MAX_EVENTS
@@ -26,6 +26,9 @@ class Steps(Protocol):
 
     async def requeue(self, most: int, chosen: Sequence[bytes], expected: bool) -> bytes:
         """Move dead letters back; see `EventSteps.requeue`."""
+
+    async def discard(self, chosen: Sequence[bytes]) -> bytes:
+        """Delete dead letters; see `EventSteps.discard`."""
 
 
 def read(letter: bytes, decode: Callable[[bytes], Any]) -> DeadLetter[Any]:
@@ -45,10 +48,10 @@ def read(letter: bytes, decode: Callable[[bytes], Any]) -> DeadLetter[Any]:
     shown, contents = event_id.decode(errors="surrogateescape"), letter[begin:]
     matched = _REASON.fullmatch(reason)
     if matched is None:
-        return DeadLetter(shown, contents, None, None, None, decode)
+        return DeadLetter(shown, contents, None, None, None, decode, letter[:begin])
     time, attempts, attempt = map(int, matched.groups()[:3])
     error = dead_letters.decode(matched[4], attempt) if attempt or matched[4] else None
-    return DeadLetter(shown, contents, attempts, error, time / 1000, decode)
+    return DeadLetter(shown, contents, attempts, error, time / 1000, decode, letter[:begin])
 
 
 async def letters(steps: Steps, limit: int | None) -> AsyncIterator[bytes]:
@@ -64,7 +67,7 @@ async def letters(steps: Steps, limit: int | None) -> AsyncIterator[bytes]:
 
 
 class Revived(Reviving):
-    """Dead letters on their way back to the end of their queue.
+    """Dead letters on their way back to the end of their queue, or to be deleted.
 
     Args:
         steps, expected, present, most: As for `Reviving`.
@@ -78,10 +81,13 @@ class Revived(Reviving):
     ) -> None:
         super().__init__(steps, expected, present, most)
         self._take_room = take_room
+        self._discard = False
 
-    async def choose(self, ids: Iterable[str]) -> None:
-        """Move those with these ids instead. If several have the same id, it is the oldest one."""
-        missing = dict.fromkeys(ids)
+    async def choose(self, chosen: Chosen) -> None:
+        """Move or delete those instead that were chosen. If several have the same id, it is the oldest one."""
+        missing = dict.fromkeys(chosen.ids or ())
+        self._chosen = [(letter.id, letter.kept) for letter in chosen.letters]
+        self._discard = chosen.discard
         async for letter in letters(self._steps, self._left):
             if not missing:
                 break
@@ -92,11 +98,14 @@ class Revived(Reviving):
         self._left, self.not_found = 0, list(missing)
 
     async def step(self) -> Wait | None:
-        """Move the next ones. Without room, none moves."""
-        self._take_room()
+        """Move or delete the next ones. Without room, none moves."""
         chosen = self._chosen[: fitting(letter for _, letter in self._chosen)]
-        most = len(chosen) or min(self._wanted, MAX_EVENTS)
-        outcomes = await self._steps.requeue(most, [letter for _, letter in chosen], self._expected)
+        letters = [letter for _, letter in chosen]
+        if self._discard:
+            outcomes = await self._steps.discard(letters)
+        else:
+            self._take_room()
+            outcomes = await self._steps.requeue(len(chosen) or min(self._wanted, MAX_EVENTS), letters, self._expected)
         self.moved += outcomes.count(b"m")
         self.not_found += [name for (name, _), outcome in zip(chosen, outcomes, strict=False) if outcome == ord("0")]
         if chosen:

@@ -244,6 +244,10 @@ class EventSteps(StepSender):
         """
         return await self._numbered("requeue", most, flag(expected), *chosen)  # type: ignore[no-any-return]
 
+    async def discard(self, chosen: Sequence[bytes]) -> bytes:
+        """Delete chosen dead letters. Returns a letter for each one: `m` deleted, `0` it is gone."""
+        return await self._numbered("discard", *chosen)  # type: ignore[no-any-return]
+
     async def move(self, series: Series, source: EventKeys, units: Sequence[Unit], expected: bool) -> int:
         """Put results into this queue, and acknowledge their inputs in another one.
 

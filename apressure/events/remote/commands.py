@@ -397,6 +397,11 @@ class Commands:
         letters, _ = await self.change("QREQUEUE", most, *chosen, again=False)
         return bytes(letters)
 
+    async def discard(self, chosen: Sequence[bytes]) -> bytes:
+        """Delete dead letters; see `EventSteps.discard`."""
+        letters, _ = await self.change("QDISCARD", *chosen, again=False)
+        return bytes(letters)
+
     async def ask(
         self, verb: str, *arguments: Argument, ours: bool = False, again: bool = True, within: float = math.inf
     ) -> tuple[Any, bool]:

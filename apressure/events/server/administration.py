@@ -148,6 +148,11 @@ async def requeue(queue: ServedQueue, count: bytes, *letters: bytes) -> Reply:
     return await queue.steps.requeue(number(count, "count", MAX_EVENTS), letters)
 
 
+async def discard(queue: ServedQueue, *letters: bytes) -> Reply:
+    """QDISCARD queue letter [letter ...]"""
+    return await queue.steps.discard(letters)
+
+
 # Schedules. Clients compute their times; see `apressure.core.schedules`.
 
 

@@ -240,6 +240,7 @@ class Commands:
             Command("QLOOK queue", 1, 1, of(admin.look), "Tells all about a queue, for programs"),
             Command("QDEAD queue passed count", 3, 3, of(admin.dead), "Shows dead letters, as the server keeps them"),
             Command("QREQUEUE queue count [letter ...]", 2, _ANY, of(admin.requeue), "Moves dead letters back"),
+            Command("QDISCARD queue letter [letter ...]", 2, _ANY, of(admin.discard), "Deletes dead letters"),
             Command("QSCHEDULES queue [COUNT]", 1, 2, of(admin.schedules), "Shows or counts schedules, for programs"),
             Command("QSCHEDULE queue name was becomes [contents]", 4, 5, of(admin.schedule),
                     "Changes a schedule, and adds an event"),

@@ -360,6 +360,13 @@ class Directory(Writing):
             raise error
         return bool(done)
 
+    def discard(self, filename: str) -> bool:
+        """Delete a dead letter, and why it was one. False if it is gone."""
+        removed = self.delete(filename)
+        if removed:
+            reasons.forget(self._fd, filename)
+        return removed
+
     def letter(self, filename: str) -> Letter | None:
         """Read a dead letter without changing it. None if it is gone, or is not a file."""
         with self.errors("read from", filename):

@@ -1,4 +1,4 @@
-"""Reads dead letters, and moves them back to the queue that they came from."""
+"""Reads dead letters, moves them back to the queue that they came from, and deletes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from apressure import dead_letters
-from apressure.core.letters import fitting
+from apressure.core import reviving
+from apressure.core.reviving import fitting
+from apressure.core.searching import Read
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
 from apressure.exceptions import PressureError, QueueDoesNotExistError
@@ -30,19 +32,26 @@ async def letters(steps: Steps, limit: int | None, decode: Callable[[bytes], Any
     passed = 0
     seen: set[str] = set()
     while limit is None or passed < limit:
-        try:
-            page = await steps.dead_letters(passed, _PAGE if limit is None else min(_PAGE, limit - passed))
-        except QueueDoesNotExistError:
-            return
-        for raw, reason in zip(*page, strict=True):
-            letter = _letter(raw, reason, decode)
-            if letter.when is not None and letter.id in seen:
-                letter = _letter(raw, b"", decode)  # another one with this content, whose reason is lost
+        page = await read(steps, passed, _PAGE if limit is None else min(_PAGE, limit - passed), decode)
+        for letter in page.letters:
+            if letter.when is not None and letter.id in seen:  # another one with this content, whose reason is lost
+                yield _letter(letter.raw, b"", decode)
+            else:
+                yield letter
             seen.add(letter.id)
-            yield letter
-        passed += len(page[0])
-        if not page[0]:
+        passed += page.looked
+        if not page.looked:
             return
+
+
+async def read(steps: Steps, passed: int, most: int, decode: Callable[[bytes], Any]) -> Read[Any]:
+    """Read dead letters behind the `passed` oldest ones, in one step; none where there is no such queue."""
+    try:
+        raws, reasons, total = await steps.dead_letters(passed, most)
+    except QueueDoesNotExistError:
+        return Read([], 0, 0)
+    found = [_letter(raw, reason, decode) for raw, reason in zip(raws, reasons, strict=True)]
+    return Read(found, len(found), total)
 
 
 def _letter(raw: bytes, reason: bytes, decode: Callable[[bytes], Any]) -> DeadLetter[Any]:
@@ -57,7 +66,7 @@ def _letter(raw: bytes, reason: bytes, decode: Callable[[bytes], Any]) -> DeadLe
 
 
 class Revival:
-    """The oldest dead letters on their way back into the queue; see `core.letters.Revival`.
+    """The oldest dead letters on their way back into the queue; see `core.reviving.Revival`.
 
     Args:
         queue: The queue.
@@ -70,6 +79,7 @@ class Revival:
     """
 
     not_found: Sequence[str] = ()
+    done = "moved"
 
     def __init__(self, queue: Access, source: Access, most: int | None = None) -> None:
         self.moved = 0
@@ -87,20 +97,24 @@ class Revival:
             await waiting.waits.until(self.step, timeout, waiting.name)
         except PressureError as error:
             if self.moved:
-                error.add_note(f"{self.moved} dead letters were moved before")
+                error.add_note(f"{self.moved} dead letters were {self.done} before")
             raise
 
     async def step(self) -> Wait | None:
         """Move the next ones. A Wait is what the queue waits for that `go_on` looks at; otherwise it looks again."""
         most, chosen = self._next_step()
         queue, source = self._queue, self._source
-        answer = await queue.requeue(self._series, source, most, chosen)
+        answer = await self._send(most, chosen)
         if isinstance(answer, Wait):
             before, self._waiting = self._waiting, source if answer.reason == "consumer" else queue
             return answer if self._waiting is before else None
         self.moved += answer[0]
         self._note(*answer)
         return None
+
+    async def _send(self, most: int, chosen: list[bytes]) -> list[int] | Wait:
+        """Send a step."""
+        return await self._queue.requeue(self._series, self._source, most, chosen)
 
     def _next_step(self) -> tuple[int, list[bytes]]:
         """Return how many to move at most, and the chosen ones as the step takes them, or none."""
@@ -143,17 +157,32 @@ class Chosen(Revival):
         self.more = bool(self._left)
 
 
-async def revival(queue: Access, source: Access, most: int | None, ids: Iterable[str] | None) -> Revival:
-    """Return what moves the oldest dead letters, or those that have these ids."""
-    if ids is None:
-        return Revival(queue, source, most)
-    wanted = {*ids}
-    chosen: list[DeadLetter[Any]] = []
-    unique = all("-" in letter_id for letter_id in wanted)
-    if wanted:
+class Discarded(Chosen):
+    """Some that were chosen, to be deleted: only the dead-letter queue matters."""
+
+    done = "deleted"
+
+    async def _send(self, most: int, chosen: list[bytes]) -> list[int] | Wait:  # noqa: ARG002
+        try:
+            return await self._queue.discard(self._series, chosen)
+        except QueueDoesNotExistError:
+            return [0, 0]  # they are gone with it
+
+
+async def revival(queue: Access, source: Access, wanted: reviving.Chosen) -> Revival:
+    """Return what moves or deletes the oldest dead letters, or those that were chosen."""
+    if wanted.ids is None:
+        return Revival(queue, source, wanted.most)
+    ids, found = {*wanted.ids}, list(wanted.letters)
+    unique = all("-" in letter_id for letter_id in ids)
+    if ids:
+        missing = len(ids)
         async for letter in letters(source, None, bytes):
-            if letter.id in wanted:
-                chosen.append(letter)
-                if unique and len(chosen) == len(wanted):
+            if letter.id in ids:
+                found.append(letter)
+                missing -= 1
+                if unique and not missing:
                     break
-    return Chosen(queue, source, chosen, ids)
+    if wanted.discard:
+        return Discarded(source, source, found, wanted.names)
+    return Chosen(queue, source, found, wanted.names)

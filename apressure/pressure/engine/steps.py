@@ -329,13 +329,20 @@ class Steps(Sender):
         told = itertools.chain.from_iterable((one.raw, one.reason) for one in letters)
         await self._ask(series.call("bury", dead.for_script), [series.next(), b"0", *told], 1)
 
+    async def discard(self, series: Series, chosen: Sequence[bytes]) -> list[int] | Wait:
+        """Delete dead letters from this queue. The arguments and the answer are those of `requeue`."""
+        claimed, claims = self._claim("consumer")
+        arguments: list[Argument] = [self._uid, series.next(), b"0", claimed, *chosen]
+        call = series.call("discard", lambda: (self.keys.reasons,))
+        return await self._ask(call, arguments, 2, "consumer", claims)  # type: ignore[no-any-return]
+
     async def purge(self, series: Series, max_items: int) -> list[int] | Wait:
         """Delete waiting messages. Answers with [number deleted, number left], or a `Wait` for the consumer role."""
         call = series.call("purge", lambda: (self.keys.reasons,))
         return await self._ask(call, [series.next(), b"0", max_items], 1)  # type: ignore[no-any-return]
 
-    async def dead_letters(self, passed: int, most: int) -> list[list[bytes]]:
-        """Look into this queue for dead letters, the oldest first. Answers with [messages, reasons]."""
+    async def dead_letters(self, passed: int, most: int) -> tuple[list[bytes], list[bytes], int]:
+        """Look into this queue for dead letters, the oldest first. Answers with [messages, reasons, number of all]."""
         call = self._unnumbered.call("dead_letters", lambda: (self.keys.reasons,))
         return await self._ask(call, [passed, most])  # type: ignore[no-any-return]
 

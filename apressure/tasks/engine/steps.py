@@ -34,7 +34,8 @@ MAX_TASKS: Final = 1000
 MAX_DELETED: Final = 250
 """The most tasks that one step deletes or enqueues again: that takes several commands for each."""
 
-_CHUNK: Final = 100
+CHUNK: Final = 100
+"""How many tasks are listed in one step."""
 
 How = Literal["start", "progress", "complete", "fail", "nack", "later", "unseen"]
 
@@ -254,9 +255,9 @@ class TaskSteps(StepSender):
         """Enqueue a failed task again. Returns what happened, as in `lua/retry.lua`."""
         return await self._numbered("retry", task_id, flag(expected))  # type: ignore[no-any-return]
 
-    async def remove(self, task_id: bytes) -> str:
-        """Delete a task that has ended. Returns what happened, as in `lua/remove.lua`."""
-        return await self._numbered("remove", task_id)  # type: ignore[no-any-return]
+    async def remove(self, task_id: bytes, failed: bool = False) -> str:
+        """Delete a task that has ended, or only if it has failed. Returns what happened, as in `lua/remove.lua`."""
+        return await self._numbered("remove", task_id, flag(failed))  # type: ignore[no-any-return]
 
     async def adopt(
         self, listener: bytes, on_orphan: str, lease: float, gone: bool, tasks: Sequence[tuple[bytes, bool, bytes]]
@@ -301,11 +302,11 @@ async def ids_in(client: Client, key: bytes, command: bytes, backwards: bool = F
     """Yield the ids of tasks in a list (LRANGE) or a sorted set (ZRANGE), up to 100 at a time."""
     begin, more = 0, True
     while more:
-        span = (-begin - _CHUNK, -begin - 1) if backwards else (begin, begin + _CHUNK - 1)
+        span = (-begin - CHUNK, -begin - 1) if backwards else (begin, begin + CHUNK - 1)
         ids: list[bytes] = await client.connection.ask(command, key, *span, reads=True)
         if ids:
             yield ids[::-1] if backwards else ids
-        begin, more = begin + len(ids), len(ids) == _CHUNK
+        begin, more = begin + len(ids), len(ids) == CHUNK
 
 
 async def queue_names(client: Client) -> list[str]:

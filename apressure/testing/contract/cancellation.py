@@ -187,11 +187,27 @@ class CancellationContract:
 
         await everywhere(open_queue, add, check)
 
+    async def test_a_cancelled_discard_has_deleted_each_or_not(self, open_queue: Opener) -> None:
+        queue = await open_queue(max_attempts=1)
+        await queue.create()
+        for number, how in itertools.product(range(100), (cancel, cancel_at_answer)):
+            await queue.put_many(ITEMS[:2])
+            for _ in ITEMS[:2]:
+                await (await in_time(queue.receive())).nack()
+            await fails(QueueEmptyError, queue.receive(timeout=0))
+            first, second = await queue.dead_letters()
+            reached, deleted = await cancelled(queue.discard([second.id]), number, how)
+            assert deleted == (None if reached else 1)
+            left = await queue.dead_letters()
+            assert left in ([first], [first, second][: 2 if reached else 1])
+            assert await queue.discard(left) == len(left)
+            if not reached:
+                return
+
     def test_each_verb_is_cancelled(self) -> None:
         ours = {
             "put", "put_nowait", "put_many", "get", "get_nowait", "get_many", "receive", "receive_many", "create",
-            "close", "delete", "purge", "pause", "resume", "requeue",
-            "add_dead_letters", *LOOKS,
+            "close", "delete", "purge", "pause", "resume", "requeue", "discard", "add_dead_letters", *LOOKS,
         }  # fmt: skip
         assert ours == {verb for verb, arguments in VERBS.items() if "deadline" in arguments}
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from apressure import Backoff, serve
+from apressure.core.searching import DeadLetterPage, DeadLetterSearch
 from apressure.dead_letters import DeadLetter, Failure
 from apressure.testing.contract.steps import ITEMS, Opener, drained, fails, in_time
 
 
 class DeadLetterContract:
-    """Dead letters tell why, and chosen ones come back."""
+    """Dead letters tell why, are found, and chosen ones come back or are deleted."""
 
     async def test_dead_letters_tell_why(self, open_queue: Opener) -> None:
         queue = await open_queue(max_attempts=2)
@@ -70,6 +75,79 @@ class DeadLetterContract:
         await fails(TypeError, queue.requeue(ids=second.id))
         assert await queue.requeue() == 1
         assert await queue.dead_letters() == []
+
+    async def test_dead_letters_are_found_in_steps(self, open_queue: Opener) -> None:
+        queue = await open_queue(max_attempts=1)
+        await queue.create()
+        assert await queue.find_dead_letters() == DeadLetterPage((), 0, 0, 0)
+        await die(queue, [b"pear 1", b"plum", b"pear 2"], [ValueError("Too Large"), KeyError("x"), ValueError("large")])
+        letters = await queue.dead_letters()
+        whole = await queue.find_dead_letters()
+        assert (list(whole.letters), whole.looked, whole.total, whole.cursor) == (letters, 3, 3, None)
+
+        async def found(look: int = 500, **what: Any) -> list[bytes]:
+            items, cursor = [], None
+            for _ in range(4):
+                page = await queue.find_dead_letters(DeadLetterSearch(**what), cursor=cursor, look=look)
+                items += [letter.item for letter in page.letters]
+                if (cursor := page.cursor) is None:
+                    return items
+            raise AssertionError("the search did not end")
+
+        first, second, third = letters
+        for look in (1, 2, 500):
+            assert await found(look) == [b"pear 1", b"plum", b"pear 2"]
+            assert await found(look, error="LARGE") == [b"pear 1", b"pear 2"]
+            assert await found(look, text="pear") == [b"pear 1", b"pear 2"]
+            assert await found(look, text="PEAR") == []
+            assert await found(look, ids=[third.id, second.id, "none"], error="large") == [b"pear 2"]
+        begun, ended = (datetime.fromtimestamp(one.when, UTC) for one in (first, third))
+        assert await found(since=begun) == [b"pear 1", b"plum", b"pear 2"]
+        assert await found(until=begun) == await found(since=ended + timedelta(hours=1)) == []
+        assert await found(until=ended + timedelta(hours=1), text="plum") == [b"plum"]
+        assert (await queue.find_dead_letters(cursor="dead_letters-oldest-99")).looked == 0
+
+    async def test_a_search_goes_on_behind_those_that_are_gone(self, open_queue: Opener) -> None:
+        queue = await open_queue(max_attempts=1)
+        await queue.create()
+        await die(queue, ITEMS[:4], ["odd", "even", "odd", "even"])
+        page = await queue.find_dead_letters(DeadLetterSearch(error="odd"), look=2)
+        assert await queue.discard(page.letters) == 1
+        page = await queue.find_dead_letters(cursor=page.cursor_without(1))
+        assert [letter.item for letter in page.letters] == ITEMS[2:4]
+
+    async def test_dead_letters_are_deleted(self, open_queue: Opener) -> None:
+        queue = await open_queue(max_attempts=1)
+        await queue.create()
+        nothing = await queue.discard(["none"])
+        assert (nothing, nothing.not_found) == (0, ("none",))
+        await die(queue, ITEMS[:4], ["broken"] * 4)
+        first, second, third, fourth = await queue.dead_letters()
+        done = await queue.discard([third.id, "none", first])
+        assert (done, done.not_found) == (2, ("none",))
+        assert await queue.dead_letters() == [second, fourth]
+        assert set((await queue.discard([first, third.id])).not_found) == {first.id, third.id}
+        assert set((await queue.requeue(ids=[first, third.id])).not_found) == {first.id, third.id}
+        assert await queue.requeue(ids=[second]) == 1
+        assert (await queue.discard([second])).not_found == (second.id,)
+        assert await drained(queue) == [second.item]
+        await queue.close()
+        assert await queue.discard([fourth]) == 1
+        assert await queue.dead_letters() == []
+
+    async def test_two_that_move_the_same_dead_letters_move_each_once(self, open_queue: Opener) -> None:
+        queue, other = await open_queue(max_attempts=1), await open_queue(max_attempts=1)
+        await queue.create()
+        await die(queue, ITEMS[:8], ["broken"] * 8)
+        letters = await queue.dead_letters()
+        outcomes = await asyncio.gather(
+            queue.requeue(ids=letters), other.requeue(ids=[letter.id for letter in letters]), other.discard(letters[:3])
+        )
+        assert sum(outcomes) == 8
+        assert sum(len(outcome.not_found) for outcome in outcomes) == 11
+        assert await queue.dead_letters() == []
+        assert len(await drained(queue)) == 8 - outcomes[2]
+        assert await queue.qsize() == 0
 
 
 class AddedLetterContract:
@@ -132,3 +210,11 @@ def letter(raw: bytes, attempts: int | None, error: Failure | None) -> DeadLette
 def told(found: DeadLetter[bytes]) -> tuple[object, ...]:
     """Return what a dead letter tells, but for its id."""
     return found.raw, found.attempts, found.error, found.when
+
+
+async def die(queue: Any, items: list[bytes], errors: Sequence[BaseException | str]) -> None:
+    """Put items, and have each become a dead letter for the reason beside it."""
+    await queue.put_many(items)
+    for error in errors:
+        await (await in_time(queue.receive())).nack(error)
+    assert await drained(queue) == []

@@ -40,19 +40,21 @@ VERBS: Final = {
     "browse": "(place='waiting', *, newest=False, cursor=None, limit=100, most_bytes=65536, deadline=None)",
     "dead_letters": "(limit=100, *, deadline=None)",
     "add_dead_letters": "(letters, *, deadline=None)",
+    "find_dead_letters": "(search=None, *, cursor=None, look=500, deadline=None)",
+    "discard": "(ids, timeout=None, *, deadline=None)",
     "requeue": "(max_items=None, timeout=None, *, ids=None, deadline=None)",
 }
 """The verbs and their arguments. Each that asks the server or the disk takes `deadline=`."""
 
 LOOKS: Final = (
     "exists", "qsize", "bound", "closed", "paused", "statistics", "wait_closed", "peek", "peek_newest", "browse",
-    "dead_letters",
+    "dead_letters", "find_dead_letters",
 )  # fmt: skip
 """The verbs that change nothing."""
 
 VALID: Final[dict[str, dict[str, Any]]] = {
     "put": {"item": b"1"}, "put_nowait": {"item": b"1"}, "put_many": {"items": [b"1"]}, "get_many": {"max_items": 1},
-    "receive_many": {"max_items": 1}, "add_dead_letters": {"letters": ()},
+    "receive_many": {"max_items": 1}, "add_dead_letters": {"letters": ()}, "discard": {"ids": ()},
 }  # fmt: skip
 """What a verb needs."""
 
@@ -90,6 +92,8 @@ BAD: Final[dict[str, list[Refused]]] = {
         ("waiting-newest-1", ValueError, "cursor is of another place or order: "),
         (1, TypeError, "cursor must be a string, not int"),
     ],
+    "search": [("x", TypeError, "search must be a DeadLetterSearch or None, not str")],
+    "look": _counts("look"),
     "prefetch": _counts("prefetch"),
     "lease": [
         (0, ValueError, "lease must be between .* seconds, not 0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
@@ -17,11 +18,13 @@ from apressure.core.delivery import Hand
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.core.leases.renewal import Timer
-from apressure.core.letters import Added, Chosen
+from apressure.core.letters import Added
 from apressure.core.objects import Block, QueueObject, SharedClient
 from apressure.core.putting import Putting
 from apressure.core.queue import Queue
 from apressure.core.requests import Pressing
+from apressure.core.reviving import Chosen
+from apressure.core.searching import Read
 from apressure.core.statistics import BoundedStatistics, figures
 from apressure.core.taking import Take, got
 from apressure.core.taking import Taken as TakenOfLane
@@ -35,20 +38,22 @@ from apressure.testing.memory.delivery import MemoryDelivery
 from apressure.testing.memory.driver import MemoryDriver, MemorySettler, PutLane
 from apressure.testing.memory.registry import MemoryRegistry
 from apressure.testing.memory.server import MemoryServer
-from apressure.testing.memory.stored import MAX_MESSAGE_SIZE, MOST, New, Status, Taken, Want
+from apressure.testing.memory.stored import MAX_MESSAGE_SIZE, MOST, Message, New, Status, Taken, Want
 
 T = TypeVar("T")
 A = TypeVar("A")
 
 
 class Revived:
-    """Dead letters on their way back to the end of their queue; see `core.administration.Revival`."""
+    """Dead letters on their way back to the end of their queue, or to be deleted; see `core.reviving.Revival`."""
 
-    def __init__(self, driver: MemoryDriver, expected: bool, chosen: dict[str, None], dead: list[str]) -> None:
+    def __init__(
+        self, driver: MemoryDriver, act: Callable[..., list[bool]], chosen: Iterable[str], dead: list[str]
+    ) -> None:
         self.moved = 0
         self.not_found = [name for name in chosen if name not in dead]
         self._driver = driver
-        self._expected = expected
+        self._act = act
         self._left = [name for name in dead if name in chosen]
 
     @property
@@ -57,8 +62,8 @@ class Revived:
         return bool(self._left)
 
     async def step(self) -> Wait | None:
-        """Move the next ones, as far as there is room."""
-        outcomes = await self._driver.ask(self._driver.queue.revive, self._left, self._expected)
+        """Move or delete the next ones, as far as there is room."""
+        outcomes = await self._driver.ask(self._act, self._left)
         self.moved += sum(outcomes)
         self.not_found += [name for name, moved in zip(self._left, outcomes, strict=False) if not moved]
         del self._left[: len(outcomes)]
@@ -237,17 +242,24 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
     async def _revival(self, chosen: Chosen) -> AsyncIterator[Revived]:
         await self._existing()
         dead = [message.id for message in await self.steps.ask(self.steps.queue.dead)][: chosen.most]
-        yield Revived(self.steps, self._expected, dict.fromkeys(dead if chosen.ids is None else chosen.ids), dead)
+        stored = self.steps.queue
+        act = stored.discard if chosen.discard else functools.partial(stored.revive, expected=self._expected)
+        yield Revived(self.steps, act, dead if chosen.ids is None else dict.fromkeys(chosen.names), dead)
 
     async def _bury(self, letters: Sequence[Added]) -> None:
         await self.steps.ask(self.steps.queue.bury, letters, self._expected)
 
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
-        letters = []
-        for one in (await self.steps.ask(self.steps.queue.dead))[:limit]:
-            error = dead_letters.decode(one.error, one.failed) if one.error else None
-            letters.append(DeadLetter(one.id, one.data, one.attempts, error, one.dead_since, self._items.decode))
-        return letters
+        return [self._shown_dead(one) for one in (await self.steps.ask(self.steps.queue.dead))[:limit]]
+
+    async def _letters_at(self, passed: int, most: int, source: str | None) -> Read[T]:
+        dead = await self.steps.ask(self.steps.queue.dead)
+        letters = [self._shown_dead(one) for one in dead[passed : passed + most]]
+        return Read(letters, len(letters), len(dead))
+
+    def _shown_dead(self, one: Message) -> DeadLetter[T]:
+        error = dead_letters.decode(one.error, one.failed) if one.error else None
+        return DeadLetter(one.id, one.data, one.attempts, error, one.dead_since, self._items.decode)
 
     # What is behind puts.
 

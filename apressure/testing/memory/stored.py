@@ -297,6 +297,10 @@ class StoredQueue:
         self._change(any(moved))
         return moved
 
+    def discard(self, ids: Sequence[str]) -> list[bool]:
+        """Delete dead letters; return whether each was there."""
+        return [self._dead.pop(message_id, None) is not None for message_id in ids]
+
     # Schedules.
 
     def records(self) -> tuple[int, dict[str, bytes]]:

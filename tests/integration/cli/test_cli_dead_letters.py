@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from apressure import AsyncQueue, QueueEmptyError
+from apressure import AsyncQueue, EventQueue, QueueEmptyError
 from apressure.dead_letters import UNKNOWN
 from tests.integration.commands import Commands, stop, wait_until
 
@@ -142,3 +142,61 @@ async def _die(url: str) -> None:
             await (await queue.receive()).nack(error)
             with contextlib.suppress(QueueEmptyError):
                 await queue.receive(timeout=0)
+
+
+@pytest.fixture
+def failed(cli: Commands) -> Iterator[str]:
+    """A queue of events with four dead letters for two reasons."""
+
+    async def fail() -> None:
+        async with EventQueue[bytes]("jobs", url=cli.url, max_attempts=1) as jobs:
+            await jobs.create()
+            await jobs.put_many([b"pear", b"plum", b"pear tree", b"apple"])
+            for error in (ValueError("too large"), KeyError("no"), ValueError("too small"), ValueError("Too large")):
+                await (await jobs.receive()).nack(error)
+            with pytest.raises(QueueEmptyError):
+                await jobs.receive(timeout=0)
+
+    asyncio.run(fail())
+    yield "events:jobs"
+    cli("delete", "events:jobs")
+
+
+def items_of(output: bytes) -> list[str]:
+    return [line.rpartition("\t")[2] for line in output.decode().splitlines()]
+
+
+def test_dead_letters_are_searched(cli: Commands, failed: str) -> None:
+    shown = cli("dead", failed).stdout
+    assert items_of(shown) == ["pear", "plum", "pear tree", "apple"]
+    first, _, _, last = (line.split("\t") for line in shown.decode().splitlines())
+    assert items_of(cli("dead", failed, "--error", "too LARGE").stdout) == ["pear", "apple"]
+    assert items_of(cli("dead", failed, "--error", "too large", "--limit", "1").stdout) == ["pear"]
+    assert items_of(cli("dead", failed, "--error", "valueerror", "--text", "pear").stdout) == ["pear", "pear tree"]
+    assert items_of(cli("dead", failed, "--id", last[0], "--id", "none").stdout) == ["apple"]
+    assert items_of(cli("dead", failed, "--since", first[1], "--until", "2100-01-01T00:00Z").stdout)[:1] == ["pear"]
+    assert cli("dead", failed, "--until", first[1]).stdout == b""
+    assert b"is not a time" in cli("dead", failed, "--since", "yesterday", code=2).stderr
+
+
+def test_some_dead_letters_are_requeued_and_deleted(cli: Commands, failed: str) -> None:
+    assert b"say which" in cli("discard", failed, code=2).stderr
+    cli("discard", failed, "--all", "--error", "x", code=2)
+    said = cli("requeue", failed, "--error", "too large", "--rate", "1000", "--json").stdout
+    assert json.loads(said) == {"name": "jobs", "requeued": 2}
+    assert items_of(cli("dead", failed).stdout) == ["plum", "pear tree"]
+    assert cli("discard", failed, "--text", "tree").stdout == b"deleted 1 dead letters of events:jobs\n"
+    (line,) = cli("dead", failed).stdout.decode().splitlines()
+    one = line.partition("\t")[0]
+    missing = cli("discard", failed, "--id", one, "--id", "none", "--json", code=1)
+    assert json.loads(missing.stdout) == {"name": "jobs", "discarded": 1, "not_found": ["none"]}
+    assert b"'none'" in missing.stderr
+    assert cli("dead", failed).stdout == b""
+    cli("discard", "events:missing", "--all", code=3)
+
+
+def test_dead_letters_of_their_own_queue_are_deleted(cli: Commands, queue: str) -> None:
+    assert cli("discard", queue, "--all", "--max", "2").stdout == b"deleted 2 dead letters of orders:dead\n"
+    assert cli("discard", queue, "--text", "3").stdout == b"deleted 1 dead letters of orders:dead\n"
+    assert cli.empty("orders:dead") == [b"2", b"4"]
+    assert cli("discard", "orders:dead", "--all", code=2).stderr.startswith(b"apressure: orders:dead is a dead-letter")

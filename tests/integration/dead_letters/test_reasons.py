@@ -384,6 +384,18 @@ async def test_dead_letters_with_the_same_content(queue: AsyncQueue[Any], url: s
     assert await queue.qsize() == 3
 
 
+async def test_a_letter_that_was_moved_is_not_taken_for_its_twin(queue: AsyncQueue[Any]) -> None:
+    for number in range(2):
+        await dead_letter(queue, b"twin", ValueError(number))
+    first, second = await queue.dead_letters()
+    assert await queue.requeue(ids=[first]) == 1
+    assert (await queue.requeue(ids=[first])).not_found == (first.id,)
+    assert (await queue.discard([first])).not_found == (first.id,)
+    assert await queue.dead_letters() == [second]
+    assert await queue.discard([second]) == 1
+    assert await queue.get_many(5) == [b"twin"]
+
+
 async def test_equal_letters_without_a_reason_share_an_id(queue: AsyncQueue[Any], open_queue: Opener) -> None:
     dead = await open_queue("jobs:dead")
     await dead.put_many([b"twin", b"other", b"twin"])

@@ -172,6 +172,7 @@ SCRIPTS_OF = {
         "purge",
         "requeue",
         "bury",
+        "discard",
         "pause",
         "resume",
         "limit",

@@ -1,7 +1,8 @@
 -- Look at dead letters, the oldest first, and at the reason of each. Writes nothing.
 -- KEYS: those of the prelude, of the dead-letter queue; then 28 the reasons
 -- ARGV: 1 how many to pass over, 2 the most to return (up to about 1 MiB of them; fewer where many have equal ones)
--- Returns: {'ok', {messages}, {the reason of each: 'time:attempts:attempt:error', or ''}} | {'missing'}
+-- Returns: {'ok', {messages}, {the reason of each: 'time:attempts:attempt:error', or ''}, number of dead letters} |
+--          {'missing'}
 if call('EXISTS', BOUND) == 0 then return {'missing'} end
 local passed, length = tonumber(ARGV[1]), call('LLEN', LIST)
 local messages = page_of(LIST, passed, math.min(tonumber(ARGV[2]), length - passed))
@@ -28,4 +29,4 @@ for i = 1, #messages do
   given[messages[i]] = true
   reasons[i] = place and lines[#lines + 1 - place] or ''
 end
-return {'ok', messages, reasons}
+return {'ok', messages, reasons, length}

@@ -50,28 +50,17 @@ local most = math.min(#ARGV > 6 and (#ARGV - 6) / 2 or left, tonumber(ARGV[6]))
 if bound > 0 then most = math.min(most, places(bound, call('LLEN', LIST))) end
 
 ignore_memory_limit()  -- it needs no memory: it puts each message here that it takes there
-if ARGV[7] and not call('LPOS', KEYS[28], ARGV[7], 'RANK', -1) then return finish({'ok', 0, left}) end
+local reasons = holds_reasons(KEYS[54]) and call('HLEN', KEYS[54]) > 0 and KEYS[54]
+if ARGV[7] and not index_of(KEYS[28], reasons, 7) then return finish({'ok', 0, left}) end
 if most <= 0 then
   normalise(bound)
   local length = call('LLEN', LIST)
   return finish(length < bound and delayed() > 0 and await_room(bound, length) or {'full'})
 end
 switch_to(28)
-local reasons = holds_reasons(KEYS[54]) and call('HLEN', KEYS[54]) > 0 and KEYS[54]
-local messages, bytes, chosen = {}, 0, #ARGV > 6
-if chosen then
-  call('LREM', KEYS[FREE + CONSUMER], 0, '')  -- changes nothing; but a user without the right to LREM fails here
-  local passed = 0  -- elements of the list: the server does nothing else meanwhile
-  for i = 7, 6 + 2 * most, 2 do
-    local index = passed < MOST_PASSED and call('LPOS', LIST, ARGV[i], 'RANK', -1)
-    if not index then break end
-    passed = passed + left - index
-    -- Of several with the same content, any one will do: the time says which reason goes with it.
-    call('LREM', LIST, -1, ARGV[i])
-    messages[#messages + 1] = ARGV[i]
-    bytes = bytes + #ARGV[i]
-    if reasons and ARGV[i + 1] ~= '' then drop_reason(reasons, ARGV[i], ARGV[i + 1]) end
-  end
+local messages, bytes
+if #ARGV > 6 then
+  messages, bytes = take_chosen(7, most, left, reasons)
 else
   local chunks
   local _

@@ -33,6 +33,9 @@ for i = 1, #found do
 end
 local reasons = KEYS[first + 26]
 if holds_reasons(reasons) then write_reasons(reasons, values) end
-if #dead > 0 then add_dead_letters(first, dead, attempts) end
+if #dead > 0 then
+  keep_reasons(reasons, dead, attempts)
+  bury(first, dead)
+end
 if #left > 0 then call('HSET', GROUP, field, table.concat(left, ' ')) else call('HDEL', GROUP, field) end
 return {'ok', #left}

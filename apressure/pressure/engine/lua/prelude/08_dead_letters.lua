@@ -192,6 +192,38 @@ local function drop_reason(key, message, time)
   end
 end
 
+-- Where a chosen dead letter is in the list at `key`; nil if it is gone. Of several with the same content, any one will
+-- do while the reason that was shown with it is still there.
+-- ARGV[place...]: the message, and the time of its reason or ''. reasons: where reasons are, or nil.
+local function index_of(key, reasons, place)
+  local message, time = ARGV[place], ARGV[place + 1]
+  local there = time == ''
+  for _, line in ipairs(not there and reasons and lines_of(reasons, letter_field(message)) or {}) do
+    there = there or string.match(line, '^%d+') == time
+  end
+  return there and call('LPOS', key, message, 'RANK', -1)
+end
+
+-- Take chosen dead letters out of this queue, with their reasons, in order up to the first one that is gone, or before
+-- the step takes too long.
+-- ARGV[from...]: these, as above. most: how many at most. left: how many there are.
+-- Returns: the messages | their bytes
+local function take_chosen(from, most, left, reasons)
+  local messages, bytes = {}, 0
+  call('LREM', KEYS[FREE + CONSUMER], 0, '')  -- changes nothing; but a user without the right to LREM fails here
+  local passed = 0  -- elements of the list: the server does nothing else meanwhile
+  for i = from, from + 2 * most - 1, 2 do
+    local index = passed < MOST_PASSED and index_of(LIST, reasons, i)
+    if not index then break end
+    passed = passed + left - index
+    call('LREM', LIST, -1, ARGV[i])
+    messages[#messages + 1] = ARGV[i]
+    bytes = bytes + #ARGV[i]
+    if reasons and ARGV[i + 1] ~= '' then drop_reason(reasons, ARGV[i], ARGV[i + 1]) end
+  end
+  return messages, bytes
+end
+
 -- Put messages into a dead-letter queue, and make that if need be.
 -- Returns: their bytes, and how many dead letters there were before
 local function bury(first, dead)

@@ -1,0 +1,175 @@
+"""Works on many dead letters in bounded steps: requeues or deletes those that a search finds."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, NamedTuple
+
+from apressure.core.searching import DeadLetterSearch
+from apressure.dead_letters import DeadLetter
+from apressure.exceptions import PressureError, QueueFullError, QueueInUseError
+
+Work = Literal["requeue", "discard"]
+
+LOOK: Final = 500
+"""Dead letters that a step looks at."""
+
+_MOST: Final = 100
+"""Dead letters that a step moves or deletes."""
+
+_PATIENCE: Final = 1.0
+"""Seconds for which a step waits for room, before it is told that there is none."""
+
+
+class Counted(NamedTuple):
+    """How many dead letters a search finds, as far as it has looked.
+
+    Attributes:
+        found: How many.
+        looked: Among the oldest ones, so many.
+        total: How many dead letters there are.
+    """
+
+    found: int
+    looked: int
+    total: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has looked at all."""
+        return self.looked >= self.total
+
+
+async def count(queue: Any, search: DeadLetterSearch, most: int) -> Counted:
+    """Count the dead letters that a search finds among at least the `most` oldest ones. It changes nothing."""
+    found = looked = 0
+    cursor = None
+    while True:
+        page = await queue.find_dead_letters(search, cursor=cursor, look=LOOK)
+        found, looked, cursor = found + len(page.letters), looked + page.looked, page.cursor
+        if cursor is None or looked >= most:
+            return Counted(found, looked if cursor else max(looked, page.total), page.total)
+
+
+class Bulk:
+    """Requeues or deletes the dead letters that a search finds, the oldest first.
+
+    It works on those that are there when it begins. However it ends, it can be begun again: what is done is done, and
+    nothing is done twice, also while others work on the same ones.
+
+    Args:
+        queue: The queue.
+        work: What is done with them.
+        search: Which ones.
+        rate: How many a second at most; None for as fast as possible.
+        most: How many at most; None for all.
+        timeout: Seconds to wait for room, or for a role of an AsyncQueue; None to wait for ever.
+        source: The argument of the queue's methods for where the dead letters are, if that is not the usual place.
+        on_step: Called with how many more are done.
+
+    Attributes:
+        looked: How many dead letters it has looked at.
+        total: How many there were when it began; None before that.
+        done: How many were requeued or deleted.
+        gone: How many of them somebody else had moved or deleted before.
+        waiting: What it waits for; "" while it goes on.
+    """
+
+    def __init__(
+        self, queue: Any, work: Work, search: DeadLetterSearch, *, rate: float | None = None, most: int | None = None,
+        timeout: float | None = None, source: Mapping[str, str] | None = None,
+        on_step: Callable[[int], object] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self.looked = 0
+        self.total: int | None = None
+        self.done = 0
+        self.gone = 0
+        self.waiting = ""
+        self._queue = queue
+        self._act = queue.requeue if work == "requeue" else queue.discard
+        self._search = search
+        self._rate = rate
+        self._most = most
+        self._timeout = timeout
+        self._source = dict(source or {})
+        self._on_step = on_step
+        self._missing = set(search.ids or ())
+
+    async def run(self) -> None:
+        """Do it.
+
+        Raises:
+            PressureError: A step failed. `done` says how many were done before.
+
+        Cancelled, each of them is done, or a dead letter as before.
+        """
+        began = datetime.now(UTC)
+        await self._pass(self._search)
+        until = min(filter(None, (self._search.until, began)))
+        before = 0
+        while self._more and self.done > before:  # others may have shifted some before the place where it was
+            before = self.done
+            await self._pass(dataclasses.replace(self._search, until=until))
+        self.gone += len(self._missing)
+        self._missing.clear()
+
+    @property
+    def _more(self) -> bool:
+        return self._most is None or self.done < self._most
+
+    async def _pass(self, search: DeadLetterSearch) -> None:
+        """Go once from the oldest to the newest of those that are there now."""
+        left, cursor = LOOK, None
+        while self._more:
+            page = await self._queue.find_dead_letters(search, cursor=cursor, look=min(LOOK, left), **self._source)
+            if cursor is None:
+                left = page.total
+            if self.total is None:
+                self.total = page.total
+            self._missing.difference_update(letter.id for letter in page.letters)
+            done = await self._work_on(page.letters)
+            left -= page.looked
+            self.looked = min(self.total, self.looked + page.looked)
+            cursor = page.cursor_without(done)
+            if cursor is None or left <= 0:
+                return
+
+    async def _work_on(self, letters: Sequence[DeadLetter[Any]]) -> int:
+        """Move or delete dead letters; return how many."""
+        before = self.done
+        while letters and self._more:
+            most = _MOST if self._rate is None else max(1, min(_MOST, int(self._rate)))
+            if self._most is not None:
+                most = min(most, self._most - self.done)
+            chunk, letters = letters[:most], letters[most:]
+            await self._step(chunk)
+            if self._rate is not None:
+                await asyncio.sleep(len(chunk) / self._rate)
+        return self.done - before
+
+    async def _step(self, chunk: Sequence[DeadLetter[Any]]) -> None:
+        """Move or delete some, waiting for room."""
+        timeout = _PATIENCE if self._timeout is None else self._timeout
+        accepted = 0
+        while True:
+            try:
+                outcome = await self._act(ids=chunk, timeout=timeout, **self._source)
+            except PressureError as error:
+                accepted += error.accepted
+                self._note(error.accepted)
+                if self._timeout is not None or not isinstance(error, (QueueFullError, QueueInUseError)):
+                    raise
+                self.waiting = str(error)
+                continue
+            self.waiting = ""
+            self._note(outcome)
+            self.gone += max(0, len(outcome.not_found) - accepted)  # those that were accepted are not found any more
+            return
+
+    def _note(self, done: int) -> None:
+        self.done += done
+        if done:
+            self._on_step(done)
