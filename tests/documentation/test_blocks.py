@@ -20,6 +20,8 @@ from tests.integration.commands import COMMAND, PATIENCE, environment
 
 ELSEWHERE = {
     "reference/cli.md": "tests/integration/cli/test_cli.py::TestDocumentation",
+    "reference/cli-items.md": "tests/integration/cli/test_cli.py::TestDocumentation",
+    "reference/cli-watch.md": "tests/integration/cli/test_cli.py::TestDocumentation",
     "do/codecs.md": "tests/integration/test_documentation.py::test_the_code_of_the_page_of_codecs_works",
     "do/events.md": "tests/integration/events/test_documentation.py::test_the_code_of_the_page_runs",
     "do/events-server.md": "tests/integration/event_server/test_clients.py::test_the_consumer_of_the_docs",
@@ -30,9 +32,14 @@ ELSEWHERE = {
     "do/logs.md": "tests/integration/telemetry/test_logs.py::test_a_program_without_a_configuration_is_quiet",
     "do/pipeline.md": "tests/spark/test_pipeline.py::test_the_example",
     "do/spark.md": "tests/spark/test_sessions.py::test_the_code_in_the_docs_runs_as_it_is",
+    "do/spark-more.md": "tests/spark/test_sessions.py::test_the_code_in_the_docs_runs_as_it_is",
+    "rely/spark.md": "tests/spark/test_sessions.py::test_the_code_in_the_docs_runs_as_it_is",
     "do/tasks.md": "tests/integration/tasks/test_main_job.py::test_the_main_job_of_the_page",
+    "reference/tasks.md": "tests/integration/tasks/test_documentation.py::test_the_code_of_the_page_runs",
     "do/tasks-runner.md": "tests/integration/tasks/runner/test_ends.py::test_the_code_in_the_docs_runs_as_it_is",
-    "do/testing.md": "tests/integration/testing/test_plugin.py::test_the_code_of_the_page_runs",
+    "do/testing.md": "tests/integration/testing/test_plugin.py::test_the_code_of_the_pages_runs",
+    "do/faults.md": "tests/integration/testing/test_plugin.py::test_the_code_of_the_pages_runs",
+    "reference/contract.md": "tests/integration/testing/test_plugin.py::test_the_code_of_the_pages_runs",
 }
 """Pages whose code needs more than a server, and the test that runs it."""
 

@@ -161,12 +161,12 @@ def test_the_code_of_the_page_of_codecs_works() -> None:
 
 
 def test_the_options_of_files_are_those_that_it_has() -> None:
-    table = (ROOT / "docs" / "do" / "files.md").read_text().partition("## Options")[2].partition("\n## ")[0]
+    table = (ROOT / "docs" / "reference" / "files.md").read_text().partition("## Options")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == {"codec", *FileQueueOptions.__annotations__}
 
 
-def test_the_page_about_spark_has_the_options_and_the_figures_and_names_tests_that_exist() -> None:
-    page = (ROOT / "docs" / "do" / "spark.md").read_text()
+def test_the_pages_about_spark_have_the_options_and_the_figures_and_names_tests_that_exist() -> None:
+    page = "".join((ROOT / "docs" / folder / "spark.md").read_text() for folder in ("reference", "rely"))
     assert options.table() in page
     results = json.loads((BENCHMARKS / "spark.json").read_text())
     assert results["machine"]["messages"] == 1_000_000

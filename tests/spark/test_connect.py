@@ -17,7 +17,7 @@ from apressure.spark.options import Options
 from tests import processes
 from tests.servers import refresh
 from tests.spark.quick import JAVA
-from tests.spark.test_sessions import DOCUMENT
+from tests.spark.test_sessions import DOCS
 
 pytestmark = pytest.mark.timeout(700)  # it starts a Java of its own
 
@@ -72,7 +72,7 @@ def test_the_code_in_the_docs_runs_over_spark_connect(valkey: EmbeddedServer, tm
     refresh(valkey)
     server = server_of(Options.of({"url": valkey.url, "queue": "orders"}))
     QueueSteps(server, "jobs").create(0)
-    section = DOCUMENT.read_text().split("## Use Spark Connect\n")[1].split("\n## ")[0]
+    section = (DOCS / "do" / "spark-more.md").read_text().split("## Use Spark Connect\n")[1].split("\n## ")[0]
     (code,) = re.findall(r"```python\n(.*?)```", section.replace("/data/", f"{tmp_path}/"), re.DOTALL)
     place = tmp_path / "path"
     place.mkdir()

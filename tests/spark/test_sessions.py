@@ -19,7 +19,8 @@ from apressure import spark as pressure
 from tests import processes
 from tests.spark.conftest import Ground
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "do" / "spark.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("do/spark.md", "do/spark-more.md", "rely/spark.md")
 
 SESSION = """
 import sys
@@ -153,7 +154,7 @@ async def test_the_code_in_the_docs_runs_as_it_is(ground: Ground, tmp_path: Path
     await ground.put([b"a", b"b"], "orders", close=True)
     times = ("2013-01-01T05:10:00Z", "2013-01-01T05:50:00Z", "2013-01-01T06:00:00Z")
     await ground.put([b'{"t": "%s", "shop": "x", "amount": 2}' % time.encode() for time in times], "sales", close=True)
-    text = DOCUMENT.read_text().replace("/data/", f"{tmp_path}/")
+    text = "\n".join((DOCS / page).read_text() for page in PAGES).replace("/data/", f"{tmp_path}/")
     text = re.sub(r"## Use Spark Connect\n.*?\n## ", "## ", text, flags=re.DOTALL)  # see test_connect.py
     whole, *parts = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names: dict[str, Any] = {"URL": ground.url, "json": json, "gauges": {}}

@@ -673,7 +673,10 @@ class TestDocumentation:
 
     def test_every_option_is_documented(self) -> None:
         pages = Path(__file__).parents[3] / "docs"
-        page = "".join((pages / f"{name}.md").read_text() for name in ("reference/cli", "do/doctor", "do/pipeline"))
+        page = "".join(
+            (pages / f"{name}.md").read_text()
+            for name in ("reference/cli", "reference/cli-items", "reference/cli-watch", "do/doctor", "do/pipeline")
+        )
         import typer
 
         from apressure.cli.app import app

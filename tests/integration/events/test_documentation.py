@@ -22,7 +22,7 @@ from tests.integration.workers.support import registers
 from tests.servers import SERVERS, admin
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "do" / "events.md").read_text()
+PAGE = "\n".join((ROOT / "docs" / folder / "events.md").read_text() for folder in ("do", "reference"))
 ROOMS = ("events/engine", "connection", "connection/schedules", "connection/workers")
 LUA = [Path(apressure.__path__[0]) / room / "lua" for room in ROOMS]
 BY_CONNECTION = {"evalsha", "eval", "blmove", "brpop", "hscan"}

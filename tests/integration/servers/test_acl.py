@@ -274,7 +274,7 @@ WORDS = {"COUNT", "LEFT", "MATCH", "RIGHT", "TYPE", "WITHSCORES"} | {
 
 def test_the_docs_name_every_command_that_a_connection_sends() -> None:
     document = DOCUMENT.read_text()
-    elsewhere = {"blocking": "do/spark.md", "subscription": "do/events-server.md"}  # what only these use
+    elsewhere = {"blocking": "reference/spark.md", "subscription": "do/events-server.md"}  # what only these use
     paths = [path for room in ("core", "connection", "pressure") for path in (ROOM / room).rglob("*.py")]
     assert len(paths) > 50
     for path in paths:

@@ -1,4 +1,4 @@
-"""The rights that Spark needs, as docs/do/spark.md says."""
+"""The rights that Spark needs, as docs/reference/spark.md says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytest.importorskip("redis", "5.3", reason="Spark needs redis-py 5.3")
 pytestmark = pytest.mark.leaves_keys
 
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "do" / "spark.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "spark.md"
 
 
 def documented() -> list[str]:

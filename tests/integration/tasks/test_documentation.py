@@ -23,7 +23,7 @@ from tests.integration.workers.support import registers
 from tests.servers import SERVERS, admin
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "do" / "tasks.md").read_text()
+PAGE = "\n".join((ROOT / "docs" / folder / "tasks.md").read_text() for folder in ("do", "reference"))
 SCRIPTS = (Path(apressure.__path__[0]) / "tasks" / "engine" / "lua").rglob("*.lua")
 BY_CONNECTION = {"scan", "evalsha", "eval", "ping", "subscribe", "unsubscribe", "hgetall", "smembers"}
 BESIDE = [

@@ -14,7 +14,7 @@ from tests.integration.commands import COMMAND, PATIENCE, environment
 from tests.integration.tasks.test_cli import Tasks
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "do" / "tasks.md").read_text()
+PAGE = "\n".join((ROOT / "docs" / folder / "tasks.md").read_text() for folder in ("do", "reference"))
 
 
 @pytest.mark.parametrize("server", ["valkey"], indirect=True)

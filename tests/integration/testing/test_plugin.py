@@ -14,7 +14,7 @@ from tests.documentation.blocks import DOCS, blocks
 
 pytest_plugins = ["pytester"]
 
-PAGE = DOCS / "do" / "testing.md"
+PAGES = [DOCS / page for page in ("do/testing.md", "do/faults.md", "reference/contract.md")]
 
 CONFTEST = """
 pytest_plugins = ["apressure.testing.plugin"]
@@ -60,19 +60,19 @@ def other_server() -> Iterator[EmbeddedServer]:
         yield server
 
 
-def files_of_the_page() -> dict[str, str]:
-    """The modules that the page shows; blocks without a name continue the module before."""
+def files_of_the_pages() -> dict[str, str]:
+    """The modules that the pages show; blocks without a name continue the module before."""
     modules: dict[str, str] = {}
     name = ""
-    for block in blocks(PAGE):
+    for block in (block for page in PAGES for block in blocks(page)):
         if block.language == "python":
             name = block.title.removesuffix(".py") or name
             modules[name] = f"{modules.get(name, '')}\n\n{block.code}"
     return modules
 
 
-def test_the_code_of_the_page_runs(project: Project) -> None:
-    modules = files_of_the_page()
+def test_the_code_of_the_pages_runs(project: Project) -> None:
+    modules = files_of_the_pages()
     assert set(modules) == {
         "orders", "conftest", "test_orders", "test_in_memory", "test_faults", "test_my_queue", "test_my_whole_queue",
     }  # fmt: skip
