@@ -83,6 +83,7 @@ def _said(text: str) -> Callable[[Asking], Awaitable[str]]:
         return text.format(
             queue=asking.address, waiting=f"{statistics.length:,}", delayed=f"{statistics.delayed:,}",
             in_flight=f"{statistics.in_flight:,}", id=asking.id,
+            bound=f"{statistics.bound:,}" if statistics.bound else "none",
         )  # fmt: skip
 
     return question
@@ -117,6 +118,12 @@ async def _concurrency(asking: Asking, typed: Typed) -> str:
     most = _whole(typed, "most") if typed.get("most") else None
     await asking.seen.queue.set_concurrency(most, deadline=DEADLINE)
     return "Any number may be in flight." if most is None else f"At most {most:,} may be in flight."
+
+
+async def _bound(asking: Asking, typed: Typed) -> str:
+    most = _whole(typed, "most") if typed.get("most") else 0
+    await asking.seen.queue.set_bound(most, deadline=DEADLINE)
+    return f"At most {most:,} may wait." if most else "Any number may wait."
 
 
 async def _letters_question(asking: Asking) -> str:
@@ -196,6 +203,14 @@ ACTIONS: Final[dict[str, Action]] = {
         "Set the concurrency",
         _said("How many messages of {queue} may be in flight? {in_flight} are. Empty for any number."), _concurrency,
         (Field("most", "Messages in flight", optional=True),),
+    ),
+    "bound": Action(
+        "Change the bound",
+        _said(
+            "How many messages may wait in {queue}? {waiting} wait, and {delayed} are delayed; the bound is {bound}. "
+            "If it grows, puts that wait go on. If it shrinks, nothing is deleted, and puts wait. Empty for no bound."
+        ),
+        _bound, (Field("most", "Messages that wait", optional=True),),
     ),
     "put": Action(
         "Put an item", _said("Put an item into {queue}? {waiting} wait."), _put, (Field("item", "Item", "long"),)

@@ -13,6 +13,7 @@ import pytest
 from apressure import AsyncQueue, EventQueue, FileQueue, QueueDoesNotExistError, TaskQueue
 from apressure.testing import MemoryQueue, MemoryServer
 from apressure.testing.contract import (
+    BoundContract,
     BrowseContract,
     CostContract,
     DeadLetterContract,
@@ -36,7 +37,7 @@ from tests.integration.files.conftest import MODES
 
 class Limited(
     QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract, SpendContract,
-    HistoryContract, WorkersContract, BrowseContract,
+    HistoryContract, WorkersContract, BoundContract, BrowseContract,
 ):  # fmt: skip
     """What all kinds of queue on a server keep."""
 
@@ -161,6 +162,7 @@ class TestFileQueue(
     ExpiryContract,
     ScheduleContract,
     HistoryContract,
+    BoundContract,
     BrowseContract,
 ):
     @pytest.fixture(params=MODES)

@@ -23,13 +23,15 @@ spent, `SpendContract`, and `CostContract` if its messages have costs; if those 
 `WorkersContract`.
 
 If it has every verb of `VERBS`, as the kinds of queue of apressure have, subclass `WholeContract`: it is these three,
-and `DelayContract`, `ExpiryContract`, `ScheduleContract`, `HistoryContract`, `VerbContract`, `BrowseContract` (which
-shows what is in the queue, page by page), `ArgumentContract`, `DeadlineContract`, `CancellationContract` (at every
-await) and `EndContract` (the queue is closed, or deleted, at every await of another operation). With a fixture `frozen`
-that returns a block in which your server answers nothing, `FrozenContract` tests that `deadline=` holds then.
+and `DelayContract`, `ExpiryContract`, `ScheduleContract`, `HistoryContract`, `VerbContract`, `BoundContract` (the bound
+changes), `BrowseContract` (which shows what is in the queue, page by page), `ArgumentContract`, `DeadlineContract`,
+`CancellationContract` (at every await) and `EndContract` (the queue is closed, or deleted, at every await of another
+operation). With a fixture `frozen` that returns a block in which your server answers nothing, `FrozenContract` tests
+that `deadline=` holds then.
 """
 
 from apressure.testing.contract.arguments import ArgumentContract
+from apressure.testing.contract.bounds import BoundContract
 from apressure.testing.contract.browsing import BrowseContract
 from apressure.testing.contract.cancellation import CancellationContract
 from apressure.testing.contract.costs import CostContract, SpendContract
@@ -53,16 +55,16 @@ from apressure.testing.contract.verbs import VERBS
 from apressure.testing.contract.workers import WorkersContract
 
 __all__ = [
-    "ITEMS", "PATIENCE", "VERBS", "ArgumentContract", "BrowseContract", "CancellationContract", "CostContract",
-    "DeadLetterContract", "DeadlineContract", "DedupContract", "DedupUntilDoneContract", "DelayContract",
-    "EndContract", "ExpiryContract", "FrozenContract", "HistoryContract", "KeyContract", "LimitContract", "Opener",
-    "PauseContract", "QueueContract", "RequestContract", "ScheduleContract", "SpendContract", "VerbContract",
-    "WholeContract", "WorkersContract", "begun", "drained", "fails", "in_time",
+    "ITEMS", "PATIENCE", "VERBS", "ArgumentContract", "BoundContract", "BrowseContract", "CancellationContract",
+    "CostContract", "DeadLetterContract", "DeadlineContract", "DedupContract", "DedupUntilDoneContract",
+    "DelayContract", "EndContract", "ExpiryContract", "FrozenContract", "HistoryContract", "KeyContract",
+    "LimitContract", "Opener", "PauseContract", "QueueContract", "RequestContract", "ScheduleContract",
+    "SpendContract", "VerbContract", "WholeContract", "WorkersContract", "begun", "drained", "fails", "in_time",
 ]  # fmt: skip
 
 
 class WholeContract(
     QueueContract, DeadLetterContract, PauseContract, DelayContract, ExpiryContract, ScheduleContract, HistoryContract,
-    VerbContract, BrowseContract, ArgumentContract, DeadlineContract, CancellationContract, EndContract,
+    VerbContract, BoundContract, BrowseContract, ArgumentContract, DeadlineContract, CancellationContract, EndContract,
 ):  # fmt: skip
     """The tests that every kind of queue of apressure passes."""

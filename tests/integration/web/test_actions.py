@@ -64,6 +64,11 @@ async def test_each_action_does_what_it_says(
     assert (limits.rate, limits.concurrency, limits.held_for > 3000) == (None, 5, True)
     await do(page, act("concurrency"))
     await do(page, act("hold"), seconds="0")
+    assert "the bound is none" in (await page.get(act("bound"))).text
+    assert "At most 1,000 may wait" in (await do(page, act("bound"), most="1000")).text
+    assert await clicks.bound() == 1000
+    assert "Any number" in (await do(page, act("bound"))).text
+    assert await clicks.bound() == 0
     assert await clicks.qsize() == 3
     await do(page, act("put"), item="<ü>\r\nx")
     assert (await clicks.peek_newest()) == "<ü>\nx".encode()
@@ -80,8 +85,8 @@ async def test_each_action_does_what_it_says(
     assert not await clicks.exists()
     noted = [one for one in caplog.records if getattr(one, "event", "") == "changed_by_hand"]
     assert [one.operation for one in noted] == [  # type: ignore[attr-defined]
-        "pause", "pause", "resume", "rate", "rate", "concurrency", "hold", "concurrency", "hold", "put", "purge",
-        "close", "close", "put", "delete", "delete",
+        "pause", "pause", "resume", "rate", "rate", "concurrency", "hold", "concurrency", "hold", "bound", "bound",
+        "put", "purge", "close", "close", "put", "delete", "delete",
     ]  # fmt: skip
     assert {(one.queue, one.who) for one in noted} == {("clicks", "local")}  # type: ignore[attr-defined]
     assert "<ü>" not in caplog.text
@@ -179,6 +184,7 @@ async def test_forms_without_their_token_do_nothing(open_page: OpenPage, clicks:
         ("hold", {"seconds": "x"}), ("hold", {"seconds": "-1"}), ("hold", {"seconds": "nan"}),
         ("hold", {"seconds": "1e999"}), ("rate", {"count": "0"}), ("rate", {"count": "1e30"}),
         ("rate", {"count": "inf"}), ("concurrency", {"most": "nan"}), ("delete", {}), ("hold", {}),
+        ("bound", {"most": "1.5"}), ("bound", {"most": "9" * 15}),
     ],
 )  # fmt: skip
 async def test_what_cannot_be_used_is_said(
