@@ -12,7 +12,9 @@ from apressure.core.administration import Administration
 KEPT: Final = 1440
 """Minutes: a day."""
 
-_FIELDS: Final = 7
+_FIELDS: Final = 9
+_LEAST: Final = 7
+"""Fields of a record, and those that older versions wrote."""
 
 
 class Minute(NamedTuple):
@@ -26,6 +28,8 @@ class Minute(NamedTuple):
         put: Messages that were put in this minute; None where that is not known.
         taken: Messages that were got or settled for good; None where that is not known.
         oldest: The age of the next message, in seconds; None where that is not known.
+        failed: Attempts of registered workers that failed in this minute; None where there was no worker.
+        duration: For how many milliseconds their handlers ran for an attempt, in the mean; None where none ended.
     """
 
     time: int
@@ -35,6 +39,8 @@ class Minute(NamedTuple):
     put: int | None
     taken: int | None
     oldest: int | None
+    failed: int | None = None
+    duration: int | None = None
 
     @property
     def idle(self) -> bool:
@@ -54,11 +60,11 @@ class Minute(NamedTuple):
             ValueError: It is no record.
         """
         words = record[:200].split()
-        if len(words) < _FIELDS:
+        if len(words) < _LEAST:
             raise ValueError(f"a minute of a queue's history is damaged: {record[:40]!r}")
         minute, length, in_flight, delayed = map(int, words[:4])
-        put, taken, oldest = (None if word == b"-" else int(word) for word in words[4:_FIELDS])
-        return cls(minute * 60, length, in_flight, delayed, put, taken, oldest)
+        more = (None if word == b"-" else int(word) for word in words[4:_FIELDS])
+        return cls(minute * 60, length, in_flight, delayed, *more)
 
 
 class HistoryStore(Protocol):

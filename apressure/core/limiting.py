@@ -1,4 +1,4 @@
-"""How a program says how many messages are handed out: rate and concurrency over all processes, and holds."""
+"""How a program says how many messages may wait, and how many are handed out: over all processes, until changed."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def pointer_of(pointer: str) -> None:
 
 
 class LimitSteps(Protocol):
-    """The step of a driver that changes limits."""
+    """The step of a driver that changes limits, or the bound."""
 
     async def limit(self, changes: Changes, expected: bool) -> None:
         """Set `count`, `per` (milliseconds) and `burst` of the rate, `concurrency`, or `held` (milliseconds from now).
 
         Also `key_most` (0 for any number), `key_fair` and `key_pointer`: see `set_key`. None removes a limit. 0 for
         `held` ends a hold; any other number makes it no shorter than it is. Or only `spent`: how much more messages
-        have cost, who says so, and a number, with `:` in between. Each number counts once.
+        have cost, who says so, and a number, with `:` in between. Each number counts once. Or only `bound`.
         """
 
 
@@ -64,6 +64,37 @@ class Limiting(Administration):
 
     _spender: tuple[str, Iterator[int]] | None = None
     """What this object is called where it spends: not drawn before, since a process may be forked until then."""
+
+    @with_deadline()
+    async def set_bound(self, bound: int, *, deadline: float | None = None) -> None:
+        """Change the bound of a queue that exists, for all processes. It lasts until changed.
+
+        Puts that wait because the queue is full go on at once, as far as there is room now. No message is lost by a
+        lower bound: those that are there stay, and puts wait until fewer than the bound are left.
+
+        Args:
+            bound: The most messages that may wait; 0 for no bound. See `create`.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Raises:
+            QueueDoesNotExistError: There is no such queue. One that exists since its first put counts as created then.
+            ScriptingRefusedError: It is an AsyncQueue with `scripting=False`.
+            ServerTooOldError: It is on a released okq.
+            StorageError: The file system refused.
+            OutcomeUnknownError: The connection broke and could not be restored in time.
+            TypeError, ValueError: The bound is not a whole number of messages.
+
+        Cancelled, the bound is changed or not; setting it again is safe.
+
+        On this kind:
+            AsyncQueue: Consumers hold as many messages in hand as fitted the bound when they began.
+            EventQueue, TaskQueue: An okq or a blueque beside us does not know the bound.
+            FileQueue: A `FileQueue` with a `bound=` of its own keeps that. Without notifications of files, puts that
+                wait go on later.
+        """
+        validation.whole(bound, "bound", 0, self._max_bound, "messages")
+        self.check()
+        await self._set_bound(bound)
 
     @with_deadline()
     async def set_rate(
@@ -223,6 +254,10 @@ class Limiting(Administration):
     async def limits(self, *, deadline: float | None = None) -> Limits:
         """Return the limits of the queue. It raises as `statistics` does."""
         return (await self.statistics(deadline=deadline)).limits
+
+    async def _set_bound(self, bound: int) -> None:
+        """Change the bound. A kind whose steps know no limits has its own."""
+        await self._limit({"bound": bound})
 
     async def _limit(self, changes: Changes) -> None:
         if self._unable_to_limit:

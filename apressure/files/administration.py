@@ -83,6 +83,10 @@ class QueueSteps(Steps):
         """Pause the queue, or resume it. Returns whether that is new."""
         return bool(await self._call(self._directory.pause if pausing else self._directory.resume))
 
+    async def set_bound(self, bound: int) -> None:
+        """Have the directory say another bound."""
+        await self._call(lifecycle.set_bound, self._directory, bound)
+
     async def delete(self) -> None:
         """Delete the directory, if it contains nothing but a queue."""
         await self._call(lifecycle.delete, self._directory)
@@ -179,6 +183,9 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
         return await self._each(self._receiver.requeue, lambda: index.taken.oldest_first())  # noqa: PLW0108 (a listing replaces it)
 
     # What is behind the operations of every kind.
+
+    async def _set_bound(self, bound: int) -> None:
+        await self._administration.set_bound(bound)
 
     @property
     def _administration(self) -> QueueSteps:

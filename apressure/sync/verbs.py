@@ -61,6 +61,7 @@ class KindQueue(Queue[T]):
     resume_schedule = blocking(queues.Queue[T, Any].resume_schedule)
     run_schedule = blocking(queues.Queue[T, Any].run_schedule)
     schedules = blocking(queues.Queue[T, Any].schedules)
+    set_bound = blocking(queues.Queue[T, Any].set_bound)
     set_concurrency = blocking(queues.Queue[T, Any].set_concurrency)
     set_key = blocking(queues.Queue[T, Any].set_key)
     set_rate = blocking(queues.Queue[T, Any].set_rate)

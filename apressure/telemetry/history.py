@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter, deque
+from collections import deque
 from typing import Any, Final, NamedTuple
 
 from apressure.core.history import KEPT, Minute
@@ -64,6 +64,52 @@ Totals = tuple[int, int]
 """How many messages have been put and taken, each from any beginning on."""
 
 
+class Work(NamedTuple):
+    """What workers have done.
+
+    Attributes:
+        handled: Messages whose handlers have returned.
+        failed: Attempts that have failed.
+        busy: Seconds that handlers have taken.
+    """
+
+    handled: int = 0
+    failed: int = 0
+    busy: float = 0.0
+
+    def plus(self, more: Work) -> Work:
+        """Return the sum."""
+        return Work(self.handled + more.handled, self.failed + more.failed, self.busy + more.busy)
+
+    def since(self, earlier: Work) -> Work:
+        """Return what was done after an earlier look; nothing where it counts from 0 again."""
+        return Work(
+            max(0, self.handled - earlier.handled), max(0, self.failed - earlier.failed),
+            max(0.0, self.busy - earlier.busy),
+        )  # fmt: skip
+
+
+class Tally:
+    """Adds up what the registered workers of a queue do. What one had done before it was first seen does not count."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, Work] = {}
+        self._done = Work()
+        self._known = False
+
+    def look(self, statistics: Any) -> Work | None:
+        """Return what they have done since the first look; None where there was no worker so far."""
+        told: dict[str, Work] = {}
+        for worker in getattr(statistics, "workers", ()):  # a service has the same id at each of its queues
+            here = Work(worker.handled, worker.failed, worker.busy)
+            told[worker.id] = told.get(worker.id, Work()).plus(here)
+        for name, now in told.items():
+            self._done = self._done.plus(now.since(self._told.get(name, now)))
+        self._told = told
+        self._known = self._known or bool(told)
+        return self._done if self._known else None
+
+
 class Flow:
     """Tells how fast messages come and go, by the looks of the last seconds.
 
@@ -73,8 +119,7 @@ class Flow:
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, int, int]] = deque()
-        self._handled: Counter[str] = Counter()
-        self._taken = 0
+        self._tally = Tally()
 
     def look(self, now: float, statistics: Any) -> tuple[Speed, Totals | None]:
         """Return the speed, as of this look, and what it is made of; None where nobody counts."""
@@ -96,17 +141,12 @@ class Flow:
     def _totals(self, statistics: Any) -> Totals | None:
         if (produced := getattr(statistics, "produced_messages", None)) is not None:
             return produced, statistics.consumed_messages
-        workers = getattr(statistics, "workers", ())
-        if not workers and not self._handled:
+        work = self._tally.look(statistics)
+        if work is None:
             return None
-        handled: Counter[str] = Counter()
-        for worker in workers:
-            handled[worker.id] += worker.handled
-        self._taken += sum(max(0, count - self._handled.get(name, count)) for name, count in handled.items())
-        self._handled = handled
         there = statistics.length + statistics.in_flight + getattr(statistics, "delayed", 0)
         before = self._looks[-1][1] if self._looks else 0
-        return max(before, self._taken + there), self._taken
+        return max(before, work.handled + there), work.handled
 
 
 class Minutes:
@@ -119,6 +159,7 @@ class Minutes:
     def __init__(self) -> None:
         self.kept: deque[Minute] = deque(maxlen=60)
         self._time = 0
+        self._tally = Tally()
         self._before: _Look | None = None
         self._latest: _Look | None = None
 
@@ -129,7 +170,7 @@ class Minutes:
     def look(self, at: float, statistics: Any, oldest: float | None, totals: Totals | None) -> Minute | None:
         """Note a look; return the minute that has ended since the last one, if one has."""
         minute = int(at) // 60 * 60
-        look = _Look(at, statistics, oldest, totals)
+        look = _Look(at, statistics, oldest, totals, self._tally.look(statistics))
         ended = self._minute(self._latest) if self._latest is not None and minute > self._time else None
         if minute != self._time:
             self._time, self._before = minute, self._latest or look
@@ -140,24 +181,31 @@ class Minutes:
 
     def _minute(self, latest: _Look) -> Minute:
         """Return the minute of which this was the latest look."""
-        put, taken = self._happened(latest)
+        put, taken, failed, duration = self._happened(latest)
         statistics, oldest = latest.statistics, latest.oldest
         return Minute(
             self._time, statistics.length, statistics.in_flight, getattr(statistics, "delayed", 0), put, taken,
-            None if oldest is None else round(oldest),
+            None if oldest is None else round(oldest), failed, duration,
         )  # fmt: skip
 
-    def _happened(self, latest: _Look) -> tuple[int | None, int | None]:
-        """Return how many messages were put and taken; where looks are rare, the part that is one minute's."""
-        before = self._before
-        if before is None or before.totals is None or latest.totals is None or latest.at - before.at > _GAP:
-            return None, None
-        changes = [now - then for now, then in zip(latest.totals, before.totals, strict=True)]
-        if min(changes) < 0:  # another queue of this name
-            return None, None
-        seconds = latest.at - before.at
-        put, taken = changes if seconds < 90 else [round(change * 60 / seconds) for change in changes]
-        return put, taken
+    def _happened(self, latest: _Look) -> tuple[int | None, int | None, int | None, int | None]:
+        """Return how many messages were put and taken, how many attempts failed, and how long they took.
+
+        Where looks are rare, it is the part that is one minute's.
+        """
+        before, put, taken, failed, duration = self._before, None, None, None, None
+        if before is None or latest.at - before.at > _GAP:
+            return put, taken, failed, duration
+        part = 1.0 if latest.at - before.at < 90 else 60 / (latest.at - before.at)
+        if before.totals is not None and latest.totals is not None:
+            changes = [now - then for now, then in zip(latest.totals, before.totals, strict=True)]
+            if min(changes) >= 0:  # otherwise it is another queue of this name
+                put, taken = (round(change * part) for change in changes)
+        if latest.work is not None:
+            work = latest.work.since(before.work or Work())
+            failed, attempts = round(work.failed * part), work.handled + work.failed
+            duration = round(1000 * work.busy / attempts) if attempts else None
+        return put, taken, failed, duration
 
 
 class _Look(NamedTuple):
@@ -165,6 +213,7 @@ class _Look(NamedTuple):
     statistics: Any
     oldest: float | None
     totals: Totals | None
+    work: Work | None
 
 
 class Arrivals:

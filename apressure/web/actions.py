@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from apressure.core.limits import KeyLimit, Rate
 from apressure.logs import escaped
 from apressure.monitor.monitor import Seen
+from apressure.pressure.doctor import recovery
 
 _TIMEOUT: Final = 5.0
 """Seconds to wait for room, or for a role that another client holds."""
@@ -25,14 +27,16 @@ class Field(NamedTuple):
     Attributes:
         name: Its name in the form.
         label: What it is called on the page.
-        kind: `number`, `text` or `long`.
+        kind: `number`, `text`, `long` or `choice`.
         optional: It may be left empty.
+        choices: Of a choice, what can be chosen: what is sent, and what it is called.
     """
 
     name: str
     label: str
     kind: str = "number"
     optional: bool = False
+    choices: tuple[tuple[str, str], ...] = ()
 
 
 class Asking(NamedTuple):
@@ -40,12 +44,10 @@ class Asking(NamedTuple):
 
     Attributes:
         seen: The queue.
-        statistics: Its statistics, as of now.
-        id: Which dead letter or worker; "" for no certain one.
+        id: Which dead letter, worker or client; "" for no certain one.
     """
 
     seen: Seen
-    statistics: Any
     id: str
 
     @property
@@ -66,6 +68,7 @@ class Action(NamedTuple):
         do: Does it, and returns what it did.
         fields: What it asks for.
         listed: It is about the queue as a whole, so the page of the queue lists it.
+        kinds: The kinds of queue that have it, as in addresses.
     """
 
     label: str
@@ -73,16 +76,18 @@ class Action(NamedTuple):
     do: Callable[[Asking, Typed], Awaitable[str]]
     fields: tuple[Field, ...] = ()
     listed: bool = True
+    kinds: tuple[str, ...] = ("queue", "events", "tasks", "files")
 
 
 def _said(text: str) -> Callable[[Asking], Awaitable[str]]:
     """Return a question that names the queue, and how many messages it has."""
 
     async def question(asking: Asking) -> str:
-        statistics = asking.statistics
+        statistics = await asking.seen.queue.statistics(deadline=DEADLINE)
         return text.format(
             queue=asking.address, waiting=f"{statistics.length:,}", delayed=f"{statistics.delayed:,}",
-            in_flight=f"{statistics.in_flight:,}", id=asking.id,
+            in_flight=f"{statistics.in_flight:,}", id=asking.id, limits=statistics.limits,
+            bound=f"{statistics.bound:,}" if statistics.bound else "none",
         )  # fmt: skip
 
     return question
@@ -109,14 +114,35 @@ async def _rate(asking: Asking, typed: Typed) -> str:
         await asking.seen.queue.set_rate(None, deadline=DEADLINE)
         return "It has no rate any more."
     count, per = _whole(typed, "count"), _number(typed, "per") if typed.get("per") else 1.0
-    await asking.seen.queue.set_rate(count, per, deadline=DEADLINE)
-    return f"It hands out {count:,} in {per:g} s."
+    burst = _whole(typed, "burst") if typed.get("burst") else None
+    await asking.seen.queue.set_rate(count, per, burst, deadline=DEADLINE)
+    return f"It hands out {Rate(count, per, burst)}."
 
 
 async def _concurrency(asking: Asking, typed: Typed) -> str:
     most = _whole(typed, "most") if typed.get("most") else None
     await asking.seen.queue.set_concurrency(most, deadline=DEADLINE)
     return "Any number may be in flight." if most is None else f"At most {most:,} may be in flight."
+
+
+async def _key(asking: Asking, typed: Typed) -> str:
+    queue, order = asking.seen.queue, typed.get("order", "")
+    if order == "off":
+        await queue.set_key(None, None, fair=False, deadline=DEADLINE)
+        return "Keys do not matter any more."
+    if order not in ("turns", "first"):
+        raise WrongFormError("Choose whether keys take turns.")
+    limit = KeyLimit(
+        _whole(typed, "most") if typed.get("most") else None, typed.get("pointer", "").strip() or None, order == "turns"
+    )
+    await queue.set_key(limit.pointer, limit.at_most, fair=limit.fair, deadline=DEADLINE)
+    return f"It hands out {limit}."
+
+
+async def _bound(asking: Asking, typed: Typed) -> str:
+    most = _whole(typed, "most") if typed.get("most") else 0
+    await asking.seen.queue.set_bound(most, deadline=DEADLINE)
+    return f"At most {most:,} may wait." if most else "Any number may wait."
 
 
 async def _letters_question(asking: Asking) -> str:
@@ -158,6 +184,37 @@ async def _put(asking: Asking, typed: Typed) -> str:
     return f"An item of {len(item):,} bytes was put."
 
 
+async def _repair_question(asking: Asking) -> str:
+    report = await recovery.examine(asking.seen.queue)
+    ours = [one.text for one in report.findings if one.repair == "automatic"]
+    if not ours:
+        return f"There is nothing at {asking.address} that this can repair now."
+    return "\n".join((f"Repair {asking.address}? This is repaired:", *ours))
+
+
+async def _give_back_question(asking: Asking) -> str:
+    report = await recovery.examine(asking.seen.queue)
+    ours = [one.text for one in report.findings if one.repair == "holder" and one.holder == asking.id]
+    if not ours:
+        return f"{escaped(asking.id)} has no role of {asking.address} any more."
+    return "\n".join((
+        f"Give back what the client {escaped(asking.id)} has of {asking.address}?",
+        *ours,
+        "Only if you know that it is dead: if it is alive, it loses its lease, or two clients hold a role.",
+    ))  # fmt: skip
+
+
+async def _repair(asking: Asking, _: Typed) -> str:
+    repair = await recovery.repair(asking.seen.queue, asking.id or None)
+    return "\n".join(f"Repaired: {one.text}." for one in repair.done) or "There was nothing to repair."
+
+
+async def _give_back(asking: Asking, typed: Typed) -> str:
+    if not asking.id or typed.get("name", "") != escaped(asking.id):
+        raise WrongFormError("This is not the name of the client. Nothing was given back.")
+    return await _repair(asking, typed)
+
+
 async def _drain(asking: Asking, _: Typed) -> str:
     told = await asking.seen.queue.drain(asking.id, deadline=DEADLINE)
     return "It drains." if told else "Nothing with this id can be drained."
@@ -177,6 +234,9 @@ def _number(typed: Typed, name: str) -> float:
         raise WrongFormError(f"{typed.get(name, '')[:40]!r} is not a number.") from None
 
 
+ON_SERVERS: Final = ("queue", "events", "tasks")
+"""The kinds of queue whose server counts for all processes."""
+
 ACTIONS: Final[dict[str, Action]] = {
     "pause": Action(
         "Pause",
@@ -186,16 +246,46 @@ ACTIONS: Final[dict[str, Action]] = {
     "resume": Action("Resume", _said("Resume {queue}? Its consumers get what waits: {waiting}."), _resume),
     "hold": Action(
         "Hold", _said("Hand out nothing of {queue} for a while? {waiting} wait. 0 ends a hold."), _hold,
-        (Field("seconds", "Seconds"),),
+        (Field("seconds", "Seconds"),), kinds=ON_SERVERS,
     ),
     "rate": Action(
-        "Set the rate", _said("How many messages may {queue} hand out? {waiting} wait. Empty for no rate."), _rate,
-        (Field("count", "Messages", optional=True), Field("per", "In so many seconds", optional=True)),
+        "Set the rate",
+        _said("How many messages may {queue} hand out? Now: {limits}. {waiting} wait. Empty for no rate."), _rate,
+        (
+            Field("count", "Messages", optional=True), Field("per", "In so many seconds", optional=True),
+            Field("burst", "At once, after a quiet time", optional=True),
+        ),
+        kinds=ON_SERVERS,
     ),
     "concurrency": Action(
         "Set the concurrency",
         _said("How many messages of {queue} may be in flight? {in_flight} are. Empty for any number."), _concurrency,
-        (Field("most", "Messages in flight", optional=True),),
+        (Field("most", "Messages in flight", optional=True),), kinds=ON_SERVERS,
+    ),
+    "key": Action(
+        "Limit each key",
+        _said(
+            "How many messages of the same key may {queue} hand out at a time? Now: {limits}. {waiting} wait, and "
+            "{in_flight} are in flight. Empty for any number. The pointer says where the key is in messages of JSON "
+            "that were put without one, such as /customer/id."
+        ),
+        _key,
+        (
+            Field("most", "Messages of a key", optional=True), Field("pointer", "JSON pointer", "text", optional=True),
+            Field(
+                "order", "Order", "choice",
+                choices=(("turns", "keys take turns"), ("first", "what came first"), ("off", "keys do not matter")),
+            ),
+        ),
+        kinds=("events", "tasks"),
+    ),
+    "bound": Action(
+        "Change the bound",
+        _said(
+            "How many messages may wait in {queue}? {waiting} wait, and {delayed} are delayed; the bound is {bound}. "
+            "If it grows, puts that wait go on. If it shrinks, nothing is deleted, and puts wait. Empty for no bound."
+        ),
+        _bound, (Field("most", "Messages that wait", optional=True),),
     ),
     "put": Action(
         "Put an item", _said("Put an item into {queue}? {waiting} wait."), _put, (Field("item", "Item", "long"),)
@@ -213,6 +303,11 @@ ACTIONS: Final[dict[str, Action]] = {
         "Delete",
         _said("Delete {queue}, with {waiting} that wait, {delayed} delayed and {in_flight} in flight? They are lost."),
         _delete, (Field("name", "The address of the queue, to be sure", "text"),),
+    ),
+    "repair": Action("Repair", _repair_question, _repair, listed=False, kinds=("queue",)),
+    "give_back": Action(
+        "Give back roles", _give_back_question, _give_back,
+        (Field("name", "The name of the client, to be sure", "text"),), listed=False, kinds=("queue",),
     ),
     "drain": Action(
         "Drain", _said("Drain the worker {id} of {queue}? It receives no more, and ends when it has finished."), _drain,

@@ -57,20 +57,24 @@ _CHARTS: Final = (
     ("Messages", (("waiting", "length"), ("in flight", "in_flight"), ("delayed", "delayed"))),
     ("Messages a minute", (("put", "put"), ("taken", "taken"))),
     ("Age of the next message, in seconds", (("oldest", "oldest"),)),
+    ("Failed attempts a minute", (("failed", "failed"),)),
+    ("Time for an attempt, in milliseconds", (("mean", "duration"),)),
 )
 
 
 def charts(minutes: Iterable[Minute], now: float, span: int) -> list[Chart]:
-    """Return the charts of the last `span` minutes; none without a minute in them.
+    """Return the charts of the last `span` minutes of which something is known.
 
     Of a long time, a point is the highest value of some minutes.
     """
     together = max(1, span // _POINTS) * 60
     scale = _Scale(int(now) // together * together - span * 60, span * 60, together)
     shown = [minute for minute in minutes if minute.time >= scale.first]
-    if not shown:
-        return []
-    return [_chart(title, lines, shown, scale) for title, lines in _CHARTS]
+    return [
+        _chart(title, lines, shown, scale)
+        for title, lines in _CHARTS
+        if any(getattr(minute, field) is not None for minute in shown for _, field in lines)
+    ]
 
 
 class _Scale(NamedTuple):

@@ -14,6 +14,7 @@ from apressure import AsyncQueue, EventQueue, FileQueue, QueueDoesNotExistError,
 from apressure.testing import MemoryQueue, MemoryServer
 from apressure.testing.contract import (
     BackpressureContract,
+    BoundContract,
     BrowseContract,
     CostContract,
     DeadLetterContract,
@@ -37,7 +38,7 @@ from tests.integration.files.conftest import MODES
 
 class Limited(
     QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract, SpendContract,
-    HistoryContract, WorkersContract, BackpressureContract, BrowseContract,
+    HistoryContract, WorkersContract, BackpressureContract, BoundContract, BrowseContract,
 ):  # fmt: skip
     """What all kinds of queue on a server keep."""
 
@@ -162,6 +163,7 @@ class TestFileQueue(
     ExpiryContract,
     ScheduleContract,
     HistoryContract,
+    BoundContract,
     BrowseContract,
 ):
     @pytest.fixture(params=MODES)

@@ -87,7 +87,10 @@ def hour(length: int, a_minute: int, wave: int, bound: int) -> Iterator[Minute]:
         waiting = min(bound, max(0, round(length + wave * phase + chance.gauss(0, wave / 8))))
         put = max(0, round(a_minute * (1 + phase / 4) + chance.gauss(0, a_minute / 20)))
         taken = max(0, round(a_minute + chance.gauss(0, a_minute / 30)))
-        yield Minute(now - minute * 60, waiting, 12, minute % 4, put, taken, round(waiting * 60 / a_minute))
+        failed, duration = max(0, round(chance.gauss(1, 2))), round(chance.gauss(180 + 40 * phase, 9))
+        yield Minute(
+            now - minute * 60, waiting, 12, minute % 4, put, taken, round(waiting * 60 / a_minute), failed, duration
+        )
 
 
 @contextlib.asynccontextmanager

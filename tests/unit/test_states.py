@@ -40,11 +40,12 @@ def statistics(**more: Any) -> Any:
     return Statistics(**{**usual, **more})
 
 
-def worker(handled: int, worker_id: str = "a") -> WorkerStatistics:
+def worker(handled: int, worker_id: str = "a", failed: int = 0, busy: float = 0.0) -> WorkerStatistics:
     since = datetime.fromtimestamp(NOW, UTC)
     return WorkerStatistics(
         id=worker_id, kind="serve", handler="f", host="h", pid=1, version="1", since=since, seen=since, concurrency=1,
-        in_hand=0, oldest=None, handled=handled, failed=0, busy=0.0, draining=False,
+        in_hand=0, oldest=None, handled=handled, failed=failed, busy=busy,
+        draining=False,
     )  # fmt: skip
 
 
@@ -165,6 +166,27 @@ def test_minutes_are_made_of_looks() -> None:
     assert not Minute(base, 0, 0, 0, None, 1, 0).idle
 
 
+def test_minutes_say_how_many_attempts_have_failed_and_how_long_they_took() -> None:
+    minutes, base = Minutes(), 1_900_000_020 // 60 * 60
+
+    def at(second: int, *workers: WorkerStatistics) -> tuple[int | None, int | None]:
+        ended = minutes.look(base + second, statistics(length=1, workers=workers), None, None)
+        return (None, None) if ended is None else (ended.failed, ended.duration)
+
+    at(59)
+    assert at(60) == (None, None)  # nobody works
+    at(70, worker(500, "a", 50, 900.0))  # it worked before, of which nothing is known
+    at(110, worker(508, "a", 52, 902.0))
+    assert at(120, worker(508, "a", 52, 902.5)) == (2, 200)
+    at(179, worker(508, "a", 52, 902.5))
+    assert at(180, worker(509, "b", 0, 1.0)) == (0, None)  # no attempt ended, and another process goes on
+    at(239, worker(510, "b", 3, 1.4))
+    assert at(240, worker(510, "b", 3, 1.4)) == (3, 100)
+    assert at(300) == (0, None)
+    assert at(1200, worker(900, "b", 900, 9.0)) == (0, None)
+    assert at(1260, worker(900, "b", 900, 9.0)) == (None, None)  # nobody has looked for a long time
+
+
 def test_what_has_happened_between_rare_looks_is_a_part_or_unknown() -> None:
     minutes, base = Minutes(), 1_900_000_020 // 60 * 60
     minutes.look(base, statistics(), 0.0, (0, 0))
@@ -182,10 +204,13 @@ def test_what_has_happened_between_rare_looks_is_a_part_or_unknown() -> None:
     assert (ended.put, ended.taken) == (None, None)  # another queue of the name
 
 
-@pytest.mark.parametrize("minute", [Minute(60, 1, 2, 3, 4, 5, 6), Minute(1_900_000_020, 0, 0, 0, None, None, None)])
+@pytest.mark.parametrize(
+    "minute", [Minute(60, 1, 2, 3, 4, 5, 6, 7, 8), Minute(1_900_000_020, 0, 0, 0, None, None, None)]
+)
 def test_a_minute_is_what_its_record_says(minute: Minute) -> None:
     assert Minute.decode(minute.encode()) == minute
     assert Minute.decode(minute.encode() + b" of a later version") == minute
+    assert Minute.decode(b" ".join(minute.encode().split()[:7])) == (*minute[:7], None, None)  # of an earlier one
 
 
 @pytest.mark.parametrize("record", [b"", b"1 2 3", b"a b c d e f g", b"\xff" * 1000, b"1 2 3 4 5 6 7.5"])

@@ -151,14 +151,19 @@ def minute(time: int, length: int, put: int | None = None) -> Minute:
 def test_charts_have_a_line_for_each_figure_and_gaps_where_nothing_is_known():
     now = 7_200.0
     found = charts([minute(0, 99), minute(3600, 10), minute(3660, 5), minute(7140, 0, 7)], now, 60)
-    assert [chart.title.split()[0] for chart in found] == ["Messages", "Messages", "Age"]
+    assert [chart.title for chart in found] == ["Messages", "Messages a minute"]  # nothing is known of the others
     waiting = found[0].lines[0]
     assert waiting.paths == (f"0.0,0.0 10.0,{HEIGHT / 2:.1f}", f"{WIDTH * 59 / 60:.1f},{HEIGHT}.0 592.0,{HEIGHT}.0")
     assert (waiting.latest, waiting.most, found[0].most) == (0, 10, 10)
     assert len(found[1].lines[0].paths) == 1
-    assert found[2].lines[0] == ("oldest", (), None, 0)
     assert "waiting: 0 now, at most 10" in found[0].text
-    assert "oldest: not known now" in found[2].text
+    failing = Minute(7080, 0, 0, 0, None, None, 3, 2, 150)
+    found = charts([failing, minute(7140, 0)], now, 60)
+    assert [chart.text for chart in found[1:]] == [
+        "Age of the next message, in seconds. oldest: not known now, at most 3",
+        "Failed attempts a minute. failed: not known now, at most 2",
+        "Time for an attempt, in milliseconds. mean: not known now, at most 150",
+    ]
 
 
 def test_a_point_of_a_day_is_the_highest_value_of_four_minutes():

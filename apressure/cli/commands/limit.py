@@ -1,4 +1,4 @@
-"""`apressure limit`: says how many items a queue hands out."""
+"""`apressure limit`: says how many items a queue hands out, and how many may wait."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ async def limit(
         str | None,
         option("concurrency", "Have at most N items in flight; off ends that.", "N|off", shown="as it is"),
     ] = None,
+    bound: Annotated[
+        str | None,
+        option("bound", "Have at most N items wait; off ends that. None is deleted.", "N|off", shown="as it is"),
+    ] = None,
     key: Annotated[
         str | None,
         option(
@@ -47,7 +51,9 @@ async def limit(
         bool, option("key-fifo", "With --key: those go first that came first; otherwise keys take turns.")
     ] = False,
 ) -> None:
-    """Limit how many items a queue hands out, to all consumers together. Without an option, show its limits.
+    """Limit how many items a queue hands out, to all consumers together, or how many may wait.
+
+    Without an option, show its limits.
 
     Programs that do not use apressure do not know of limits, and take what they want.
     """
@@ -55,9 +61,11 @@ async def limit(
         raise UsageError("--burst needs --rate N/SECONDS")
     if key is None and (key_at_most is not None or key_fifo):
         raise UsageError("--key-at-most and --key-fifo need --key /POINTER, or --key given")
-    pace, most = _rate(rate), _number(concurrency)
+    pace, most, room = _rate(rate), _number(concurrency, "--concurrency"), _number(bound, "--bound")
     address = common.read(queue)
     async with common.open(address) as opened:
+        if bound is not None:
+            await opened.set_bound(room or 0)
         if rate is not None:
             await opened.set_rate(*pace, burst)
         if concurrency is not None:
@@ -68,13 +76,14 @@ async def limit(
             pointer = None if key == "given" else key
             await opened.set_key(pointer, 1 if key_at_most is None else key_at_most or None, fair=not key_fifo)
         limits = await opened.limits()
-    tell_limits(common, address, limits)
+    tell_limits(common, address, limits, None if bound is None else room or 0)
 
 
-def tell_limits(common: Common, address: QueueAddress, limits: Limits) -> None:
-    """Print the limits of a queue."""
-    told_limits = told(address, limits=dataclasses.asdict(limits))
-    answer(told_limits, f"{address} hands out {limits}", as_json=common.json)
+def tell_limits(common: Common, address: QueueAddress, limits: Limits, bound: int | None = None) -> None:
+    """Print the limits of a queue, and its bound, if that was changed."""
+    told_limits = told(address, limits=dataclasses.asdict(limits), **({} if bound is None else {"bound": bound}))
+    also = "" if bound is None else f". At most {bound:,} wait" if bound else ". Any number may wait"
+    answer(told_limits, f"{address} hands out {limits}{also}", as_json=common.json)
 
 
 def _rate(text: str | None) -> tuple[int | None, float]:
@@ -87,10 +96,10 @@ def _rate(text: str | None) -> tuple[int | None, float]:
     return int(found[1]), float(found[2])
 
 
-def _number(text: str | None) -> int | None:
-    """Read `--concurrency`."""
+def _number(text: str | None, option: str) -> int | None:
+    """Read `--concurrency` or `--bound`."""
     if text in (None, "off"):
         return None
-    if not re.fullmatch(r"[0-9]{1,10}", text):
-        raise UsageError(f"--concurrency {text!r} is neither a number nor off")
+    if not re.fullmatch(r"[0-9]{1,15}", text):
+        raise UsageError(f"{option} {text!r} is neither a number nor off")
     return int(text)

@@ -117,6 +117,12 @@ local function count_spent(first)
   return tonumber(units)
 end
 
+-- Does a program change the bound? ARGV has from first on 'bound', and the bound.
+-- Returns: nil, if it says something else | the bound, a text
+local function bound_said(first)
+  return ARGV[first] == 'bound' and ARGV[first + 1] or nil
+end
+
 -- Is there a limit of how many are in flight? Then one that is settled makes room for another.
 -- (As in `is_halted`, damage does not matter here.)
 local function limits_flight()

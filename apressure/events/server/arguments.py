@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from apressure.core.administration import MAX_BOUND
 from apressure.core.limiting import FASTEST
 from apressure.core.limiting import MOST as MOST_LIMITED
 from apressure.events.engine.steps import MAX_EVENTS, Claim, Want
@@ -20,7 +21,7 @@ MOST: Final = 1_000
 """The most events of one QRPOP with COUNT."""
 MOST_ATTEMPTS: Final = 10**12
 DAY_MS: Final = 86_400_000
-_LIMITS: Final = ("count", "per", "burst", "concurrency", "held")
+_LIMITS: Final = ("count", "per", "burst", "concurrency", "held", "bound")
 LONGEST_ERROR: Final = 1_000
 """Bytes of an error of QFAIL and QLATER."""
 
@@ -204,7 +205,7 @@ def errors_of(pairs: Sequence[bytes]) -> list[tuple[bytes, bytes, bytes]]:
 
 
 def limits_of(pairs: Sequence[bytes]) -> dict[str, int | None]:
-    """Return changes of limits of `name value [name value ...]`; 0 or nothing removes one.
+    """Return changes of limits of `name value [name value ...]`; 0 or nothing removes one. Or that of the bound, alone.
 
     Raises:
         ErrorReply: A name is unknown or has no value, or a value is wrong, or a rate has no time.
@@ -216,7 +217,10 @@ def limits_of(pairs: Sequence[bytes]) -> dict[str, int | None]:
         word = name.lower().decode("utf-8", "backslashreplace")
         if word not in _LIMITS:
             raise ErrorReply(f"ERR syntax error: QLIMIT has the limits {', '.join(_LIMITS)}, not {quoted(name)}")
-        changes[word] = number(value or b"0", word, MOST_LIMITED, least=0) or (0 if word == "held" else None)
+        most = MAX_BOUND if word == "bound" else MOST_LIMITED
+        changes[word] = number(value or b"0", word, most, least=0) or (0 if word in ("held", "bound") else None)
+    if "bound" in changes and len(changes) > 1:
+        raise ErrorReply("ERR syntax error: QLIMIT changes the bound alone")
     count, per = changes.get("count"), changes.get("per")
     if (count is None) != (per is None) or ("burst" in changes) > ("count" in changes):
         raise ErrorReply("ERR a rate is given as a whole: count, per (in milliseconds), and perhaps burst")

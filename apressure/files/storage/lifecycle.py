@@ -16,7 +16,7 @@ from typing import Final
 
 from apressure.exceptions import StorageError
 from apressure.files.storage import names
-from apressure.files.storage.place import Place, opened
+from apressure.files.storage.place import CREATE, MODE, Place, opened
 from apressure.files.storage.writing import lock
 
 _OPEN: Final = os.O_DIRECTORY | os.O_NOFOLLOW
@@ -78,6 +78,32 @@ def delete(place: Place) -> None:
                 place.renaming.directory(staged, place.path)
                 raise
             _clear(staged)
+
+
+def set_bound(place: Place, bound: int) -> None:
+    """Have an open directory say another bound; 0 for none. After a kill, the old one or the new one holds.
+
+    Raises:
+        QueueDoesNotExistError: It was deleted or moved before.
+        StorageError: The file system refused.
+    """
+    with place.errors("set the bound of"):
+        place.check()
+        with opened(place.path, _OPEN) as fd:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(fd, fcntl.LOCK_EX)  # two at a time would remove each other's file
+            place.check()
+            with os.scandir(fd) as entries:
+                before = [entry.name for entry in entries if names.BOUND.fullmatch(entry.name)]
+            for name in before:
+                if bound:
+                    os.rename(name, names.bound_name(bound), src_dir_fd=fd, dst_dir_fd=fd)
+                else:
+                    os.unlink(name, dir_fd=fd)
+            if bound and not before:
+                os.close(os.open(names.bound_name(bound), CREATE, MODE, dir_fd=fd))
+            if place.fsync:
+                os.fsync(fd)
 
 
 def _staged(parent: Path) -> Path:

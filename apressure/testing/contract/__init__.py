@@ -24,7 +24,7 @@ spent, `SpendContract`, and `CostContract` if its messages have costs; if those 
 
 If it has every verb of `VERBS`, as the kinds of queue of apressure have, subclass `WholeContract`: it is these three,
 and `AddedLetterContract`, `DelayContract`, `ExpiryContract`, `ScheduleContract`, `HistoryContract`, `VerbContract`,
-`BrowseContract` (which shows what is in the queue, page by page), `ArgumentContract`, `DeadlineContract`,
+`BoundContract` (the bound changes), `BrowseContract` (which shows what is in the queue, page by page), `ArgumentContract`, `DeadlineContract`,
 `CancellationContract` (at every await) and `EndContract` (the queue is closed, or deleted, at every await of another
 operation). With a fixture `frozen` that returns a block in which your server answers nothing, `FrozenContract` tests
 that `deadline=` holds then.
@@ -32,6 +32,7 @@ that `deadline=` holds then.
 
 from apressure.testing.contract.arguments import ArgumentContract
 from apressure.testing.contract.backpressure import BackpressureContract
+from apressure.testing.contract.bounds import BoundContract
 from apressure.testing.contract.browsing import BrowseContract
 from apressure.testing.contract.cancellation import CancellationContract
 from apressure.testing.contract.costs import CostContract, SpendContract
@@ -55,7 +56,7 @@ from apressure.testing.contract.verbs import VERBS
 from apressure.testing.contract.workers import WorkersContract
 
 __all__ = [
-    "ITEMS", "PATIENCE", "VERBS", "AddedLetterContract", "ArgumentContract", "BackpressureContract",
+    "ITEMS", "PATIENCE", "VERBS", "AddedLetterContract", "ArgumentContract", "BackpressureContract", "BoundContract",
     "BrowseContract", "CancellationContract",
     "CostContract", "DeadLetterContract", "DeadlineContract", "DedupContract", "DedupUntilDoneContract",
     "DelayContract", "EndContract", "ExpiryContract", "FrozenContract", "HistoryContract", "KeyContract",
@@ -66,7 +67,7 @@ __all__ = [
 
 class WholeContract(
     QueueContract, DeadLetterContract, AddedLetterContract, PauseContract, DelayContract, ExpiryContract,
-    ScheduleContract, HistoryContract, VerbContract, BrowseContract, ArgumentContract, DeadlineContract,
+    ScheduleContract, HistoryContract, VerbContract, BoundContract, BrowseContract, ArgumentContract, DeadlineContract,
     CancellationContract, EndContract,
 ):  # fmt: skip
     """The tests that every kind of queue of apressure passes."""

@@ -209,7 +209,10 @@ class StoredQueue:
 
     def limit(self, changes: Changes, expected: bool) -> None:
         self._check(expected or not self.look().exists)
-        self._limits.change(changes, self._clock())
+        if "bound" in changes:
+            self._bound = int(changes["bound"] or 0)
+        else:
+            self._limits.change(changes, self._clock())
         self._change()
 
     def delete(self) -> None:

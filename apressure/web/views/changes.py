@@ -25,10 +25,10 @@ async def change(asked: Asked, identity: Identity, typed: Mapping[str, str] | No
         typed: The form; None if it was not sent yet.
     """
     seen, what = asked.seen(), asked.text("what")
-    if what not in ACTIONS:
-        raise NoSuchPageError("There is no such action.")
-    action = ACTIONS[what]
-    asking = Asking(seen, await seen.queue.statistics(**asked.options()), asked.text("id"))
+    action = ACTIONS.get(what)
+    if action is None or seen.address.kind not in action.kinds:
+        raise NoSuchPageError("There is no such action for this queue.")
+    asking = Asking(seen, asked.text("id"))
     did, wrong, status = "", "", 200
     if typed is not None:
         _note(asking, what, identity)

@@ -65,7 +65,8 @@ async def queue(asked: Asked) -> Page:
         "schedules": [schedule_of(one) for one in sample.schedules], "workers": workers_of(seen), "hours": int(hours),
         "minutes": [minute._asdict() for minute in minutes],
     }  # fmt: skip
-    return Page("queue.html", str(seen.address), data, {"span": span, "minutes": minutes}, [seen.sampler])
+    more = {"span": span, "minutes": minutes, "kind": seen.address.kind}
+    return Page("queue.html", str(seen.address), data, more, [seen.sampler])
 
 
 async def doctor(asked: Asked) -> Page:
@@ -79,7 +80,10 @@ async def doctor(asked: Asked) -> Page:
     data = {
         **queue_of(asked, seen), "healthy": not any(finding.fault for finding in findings),
         "findings": [
-            {"kind": one.kind, "fault": one.fault, "repair": one.repair, "text": one.text, "advice": one.advice}
+            {
+                "kind": one.kind, "fault": one.fault, "repair": one.repair, "text": one.text, "advice": one.advice,
+                "holder": one.holder,
+            }
             for one in findings
         ],
     }  # fmt: skip

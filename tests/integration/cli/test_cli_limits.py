@@ -33,6 +33,19 @@ def test_limits_are_set_and_shown(cli: Commands, queue: str) -> None:
     assert cli("ls").stdout == b"orders\t0\t10\topen\n"
 
 
+def test_the_bound_is_changed(cli: Commands, queue: str) -> None:
+    cli("put", queue, *map(str, range(10)))
+    with cli.running("put", queue, "more") as process:
+        wait_until(lambda: cli.stat(queue).length == 10)
+        assert cli("limit", queue, "--bound", "5000").stdout == b"orders hands out any number. At most 5,000 wait\n"
+        assert process.wait(timeout=120) == 0
+    assert cli.stat(queue).bound == 5000
+    assert cli.json("limit", queue, "--bound", "off") == {"name": "orders", "limits": NONE, "bound": 0}
+    assert b"neither a number nor off" in cli("limit", queue, "--bound", "-5", code=2).stderr
+    assert cli.stat(queue).bound == 0
+    cli("limit", "nothing", "--bound", "5", code=3)
+
+
 def test_a_hold_is_set_shown_and_ended(cli: Commands, queue: str) -> None:
     cli("put", queue, "a", "--close")
     assert cli("hold", queue, "1000").stdout.startswith(b"orders hands out nothing for ")

@@ -80,14 +80,29 @@ async def test_a_limited_queue_hands_out_what_its_limits_allow(wire: Wire) -> No
     assert (await wire("QLOOK", "foo"))[12:] == [0] * 5
 
 
+async def test_the_bound_is_changed(wire: Wire) -> None:
+    assert await wire("QCREATE", "foo", 1) == 1
+    assert await wire("QLPUSH", "foo", 1, "a") == b"OK"
+    assert await wire("QLIMIT", "foo", "BOUND", 2) == b"OK"
+    assert (await wire("QLOOK", "foo"))[2] == 2
+    assert await wire("QLPUSH", "foo", 2, "b") == b"OK"
+    assert await wire("QLIMIT", "foo", "bound", "") == b"OK"
+    assert (await wire("QLOOK", "foo"))[2] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
         (("count", 1, "per"), "ERR missing args"),
-        (("speed", 1), 'ERR syntax error: QLIMIT has the limits count, per, burst, concurrency, held, not "speed"'),
+        (
+            ("speed", 1),
+            'ERR syntax error: QLIMIT has the limits count, per, burst, concurrency, held, bound, not "speed"',
+        ),
         (("count", "x", "per", 1), "ERR bad count value"),
         (("concurrency", -1), "ERR bad concurrency value"),
         (("held", 10**10), "ERR bad held value"),
+        (("bound", 10**13), "ERR bad bound value"),
+        (("bound", 5, "concurrency", 1), "ERR syntax error: QLIMIT changes the bound alone"),
         (("count", 1), "ERR a rate is given as a whole"),
         (("per", 1000), "ERR a rate is given as a whole"),
         (("burst", 1), "ERR a rate is given as a whole"),

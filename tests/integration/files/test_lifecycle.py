@@ -67,6 +67,15 @@ async def test_a_bound_that_is_changed_counts_at_once(make: Make) -> None:
     assert await make().bound() == 2
     (queue.path / ".queue-v1-bound-9").touch()
     assert await queue.bound() == 2  # of several, the smallest
+    await queue.set_bound(5)
+    assert sorted(one for one in files(queue) if "bound" in one) == [".queue-v1-bound-5"]
+    own = make(bound=7)
+    await own.set_bound(6)
+    assert (await own.bound(), await make().bound()) == (7, 6)
+    await queue.set_bound(0)
+    assert sorted(one for one in files(queue) if "bound" in one) == []
+    await queue.set_bound(3)
+    assert await make().bound() == 3
 
 
 @pytest.mark.parametrize("name", [".queue-v2-anything", ".queue-v1-bound-many", ".queue-v1-bound-0"])

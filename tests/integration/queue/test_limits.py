@@ -20,6 +20,7 @@ from apressure import (
     QueueClosedError,
     QueueDoesNotExistError,
     QueueEmptyError,
+    QueueFullError,
     Rate,
     ScriptingRefusedError,
     ServerError,
@@ -423,3 +424,32 @@ async def test_a_queue_that_is_never_limited_again_is_usual_again(open_queue: Op
     await queue.put(b"1")
     assert await in_time(queue.get()) == b"1"
     assert not db.exists(CONTROL)
+
+
+async def test_a_producer_that_works_step_by_step_goes_on_when_the_bound_grows(
+    open_queue: Opener, db: redis.Redis
+) -> None:
+    queue, plain = await open_queue(bound=1), await open_queue(create=False, scripting=False)
+    await queue.put(b"0")
+    putting = asyncio.ensure_future(plain.put(b"1"))
+    await quiet(db)
+    await queue.set_bound(3)
+    await in_time(putting)
+    assert (await recovery.examine(queue)).healthy
+    await in_time(plain.put(b"2"))
+    await fails(QueueFullError, plain.put(b"3", timeout=0))
+    await queue.set_bound(2)
+    assert await in_time(queue.get()) == b"0"
+    await fails(QueueFullError, plain.put(b"3", timeout=0))
+    with pytest.raises(ScriptingRefusedError, match="set_bound"):
+        await plain.set_bound(5)
+    assert (await recovery.examine(queue)).healthy
+
+
+async def test_a_bound_that_is_no_number_is_told(open_queue: Opener, db: redis.Redis) -> None:
+    queue = await open_queue(bound=1)
+    db.set("__pressure__:jobs:bound", "many")
+    with pytest.raises(ServerError, match="not an integer"):
+        await queue.set_bound(5)
+    assert db.get("__pressure__:jobs:bound") == b"many"
+    db.set("__pressure__:jobs:bound", "1")

@@ -6,12 +6,15 @@ import asyncio
 import html
 import logging
 import re
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import redis
 
-from apressure import AsyncQueue, Client, EventQueue, TaskQueue, serve
+from apressure import AsyncQueue, Client, EventQueue, FileQueue, TaskQueue, recovery, serve
+from apressure.core.limits import KeyLimit
 from apressure.web.actions import ACTIONS
 from apressure.web.rendering import url_of
 from tests.integration.web.conftest import OpenPage, shown, until
@@ -21,6 +24,9 @@ pytestmark = [
     pytest.mark.parametrize("server", ["valkey"], indirect=True),  # nothing of this depends on the server
     pytest.mark.leaves_keys,
 ]
+
+
+HOLDER = "<i>web-1:77"
 
 
 def act(what: str, at: str = "events:clicks", **more: str) -> str:
@@ -55,8 +61,9 @@ async def test_each_action_does_what_it_says(
     assert "already" in (await do(page, act("pause"))).text
     assert "It is resumed" in (await do(page, act("resume"))).text
     assert not await clicks.paused()
-    assert "7,200" in (await do(page, act("rate"), count="7200", per="60")).text
-    assert str((await clicks.limits()).rate) == "7,200 in 60 s"
+    assert "7,200" in (await do(page, act("rate"), count="7200", per="60", burst="5")).text
+    assert str((await clicks.limits()).rate) == "7,200 in 60 s with bursts of 5"
+    assert "Now: at most 7,200 in 60 s with bursts of 5" in (await page.get(act("rate"))).text
     await do(page, act("rate"))
     await do(page, act("concurrency"), most="5")
     await do(page, act("hold"), seconds="3600")
@@ -64,6 +71,11 @@ async def test_each_action_does_what_it_says(
     assert (limits.rate, limits.concurrency, limits.held_for > 3000) == (None, 5, True)
     await do(page, act("concurrency"))
     await do(page, act("hold"), seconds="0")
+    assert "the bound is none" in (await page.get(act("bound"))).text
+    assert "At most 1,000 may wait" in (await do(page, act("bound"), most="1000")).text
+    assert await clicks.bound() == 1000
+    assert "Any number" in (await do(page, act("bound"))).text
+    assert await clicks.bound() == 0
     assert await clicks.qsize() == 3
     await do(page, act("put"), item="<ü>\r\nx")
     assert (await clicks.peek_newest()) == "<ü>\nx".encode()
@@ -80,8 +92,8 @@ async def test_each_action_does_what_it_says(
     assert not await clicks.exists()
     noted = [one for one in caplog.records if getattr(one, "event", "") == "changed_by_hand"]
     assert [one.operation for one in noted] == [  # type: ignore[attr-defined]
-        "pause", "pause", "resume", "rate", "rate", "concurrency", "hold", "concurrency", "hold", "put", "purge",
-        "close", "close", "put", "delete", "delete",
+        "pause", "pause", "resume", "rate", "rate", "concurrency", "hold", "concurrency", "hold", "bound", "bound",
+        "put", "purge", "close", "close", "put", "delete", "delete",
     ]  # fmt: skip
     assert {(one.queue, one.who) for one in noted} == {("clicks", "local")}  # type: ignore[attr-defined]
     assert "<ü>" not in caplog.text
@@ -179,6 +191,7 @@ async def test_forms_without_their_token_do_nothing(open_page: OpenPage, clicks:
         ("hold", {"seconds": "x"}), ("hold", {"seconds": "-1"}), ("hold", {"seconds": "nan"}),
         ("hold", {"seconds": "1e999"}), ("rate", {"count": "0"}), ("rate", {"count": "1e30"}),
         ("rate", {"count": "inf"}), ("concurrency", {"most": "nan"}), ("delete", {}), ("hold", {}),
+        ("bound", {"most": "1.5"}), ("bound", {"most": "9" * 15}),
     ],
 )  # fmt: skip
 async def test_what_cannot_be_used_is_said(
@@ -190,6 +203,75 @@ async def test_what_cannot_be_used_is_said(
     assert answer.status_code == 409
     assert 'role="alert"' in answer.text
     assert await clicks.qsize() == 3
+
+
+async def test_keys_are_limited(open_page: OpenPage, clicks: EventQueue[bytes]) -> None:
+    page = await open_page("events:clicks", allow_actions=True)
+    await shown(page, 1)
+    done = await do(page, act("key"), most="3", pointer=" /customer/id ", order="turns")
+    assert "(/customer/id), in turns" in done.text
+    assert (await clicks.limits()).key == KeyLimit(3, "/customer/id")
+    assert "at most 3 of a key (/customer/id)" in (await page.get(act("key"))).text
+    where = "/queue?at=events:clicks&format=json"
+    await until(page, where, lambda found: "at most 3 of a key" in found["limits_text"])
+    await do(page, act("key"), most="", pointer="", order="first")
+    assert (await clicks.limits()).key is None  # any number, and what came first
+    await do(page, act("key"), most="1", order="first")
+    assert (await clicks.limits()).key == KeyLimit(1, None, fair=False)
+    for typed in ({"order": "x"}, {"order": "turns", "pointer": "customer"}, {"order": "turns", "most": "0"}):
+        assert (await do(page, act("key"), **typed)).status_code == 409
+    assert (await clicks.limits()).key == KeyLimit(1, None, fair=False)
+    await do(page, act("key"), most="1", order="off")
+    assert (await clicks.limits()).key is None
+
+
+async def test_faults_are_repaired_and_it_is_said_before_which(
+    open_page: OpenPage, client: Client, db: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="apressure")
+    orders, key = AsyncQueue[bytes]("orders", client=client), "__pressure__:orders"
+    await orders.create(bound=2)
+    await orders.put(b"1")
+    page = await open_page("orders", allow_actions=True)
+    await shown(page, 1)
+    assert "nothing at orders that this can repair" in (await page.get(act("repair", "orders"))).text
+    assert "what=repair" not in (await page.get("/queue/doctor?at=orders")).text
+    db.set(f"{key}:stats:produced_bytes", "many")
+    db.delete(f"{key}:consumer_free")
+    db.set(f"{key}:consumer", HOLDER)
+    doctor = await page.get("/queue/doctor?at=orders")
+    give_back, repair = (html.unescape(one) for one in re.findall(r'href="([^"]*queue/act[^"]*)"', doctor.text))
+    assert "every put fails" in (await page.get(f"{repair}&format=json")).json()["question"]
+    assert db.get(f"{key}:stats:produced_bytes") == b"many"
+    done = await do(page, repair)
+    assert "to 0; it was &#39;many&#39;" in done.text
+    assert "gave back" not in done.text
+    asked = await page.get(give_back)
+    assert "The consumer role is taken" in asked.text
+    assert "<i>" not in asked.text
+    wrong = await do(page, give_back, name="web-1")
+    assert (wrong.status_code, db.exists(f"{key}:consumer_free")) == (409, 0)
+    assert "gave back the consumer role" in (await do(page, give_back, name=HOLDER)).text
+    assert "has no role" in (await page.get(give_back)).text
+    assert (await recovery.examine(orders)).healthy
+    assert await orders.get() == b"1"
+    noted = [getattr(one, "operation", "") for one in caplog.records if getattr(one, "event", "") == "changed_by_hand"]
+    assert noted == ["repair", "give_back", "give_back"]
+
+
+async def test_a_kind_has_the_actions_that_it_can_do(open_page: OpenPage, client: Client, tmp_path: Path) -> None:
+    async with FileQueue("spool", directory=tmp_path) as files:
+        await files.put(b"x")
+    await AsyncQueue("orders", client=client).create()
+    page = await open_page("orders", f"files:{tmp_path}/spool", allow_actions=True)
+    await shown(page, 2)
+    for at, missing in (("orders", {"key"}), (f"files:{tmp_path}/spool", {"key", "rate", "hold", "concurrency"})):
+        shown_there = set(re.findall(r"what=(\w+)", (await page.get("/queue", params={"at": at})).text))
+        assert {what for what, action in ACTIONS.items() if action.listed} - shown_there == missing
+        for what in missing:
+            assert (await page.get(act(what, at))).status_code == 404
+            token = csrf(await page.get(act("pause", at)))
+            assert (await page.post(act(what, at), data={"csrf": token, "seconds": "9"})).status_code == 404
 
 
 @pytest.mark.parametrize("kind", [AsyncQueue, TaskQueue])

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.support.select import Select
 
 from apressure import AsyncQueue, Client, EventQueue, TaskQueue
 from apressure.core.history import Minute
@@ -128,7 +130,7 @@ def all_pages(chromium: WebDriver, base: str) -> list[str]:
     for link in links(chromium, "/queue?"):
         chromium.get(link)
         pages += [link, *links(chromium, "/queue/")]
-        pages += [form for form in links(chromium, "what=") if "delete" in form or "put" in form or "rate" in form]
+        pages += [form for form in links(chromium, "what=") if "delete" in form or "put" in form or "key" in form]
     return pages
 
 
@@ -263,3 +265,36 @@ def test_it_fits_a_phone(chromium: WebDriver, serve: Callable[..., Served], url:
             assert chromium.execute_script("return document.documentElement.scrollWidth") <= 360, address
     finally:
         chromium.execute("executeCdpCommand", {"cmd": "Emulation.clearDeviceMetricsOverride", "params": {}})
+
+
+def test_operators_change_limits_and_repair_with_a_browser(
+    chromium: WebDriver, serve: Callable[..., Served], url: str, db: redis.Redis
+) -> None:
+    do(url, fill)
+    db.set("__pressure__:orders:stats:produced_bytes", "many")
+    page = str(serve("--allow-actions"))
+    loaded(chromium, page, "4 queues")
+
+    def send(button: str, says: str) -> None:
+        assert problems(chromium) == []
+        chromium.find_element(By.XPATH, f"//form//button[.='{button}']").click()
+        wait_until(lambda: says in text_of(chromium))
+        assert problems(chromium) == []
+
+    chromium.get(f"{page}queue/doctor?at=orders")
+    chromium.find_element(By.LINK_TEXT, "Repair").click()
+    wait_until(lambda: "This is repaired:\n" in text_of(chromium))
+    assert "every put fails" in text_of(chromium)
+    send("Repair", "to 0; it was 'many'")
+    assert db.get("__pressure__:orders:stats:produced_bytes") == b"0"
+    loaded(chromium, f"{page}queue?at=orders", "Waiting\n2 of 2")
+    chromium.get(links(chromium, "what=bound")[0])
+    assert "the bound is 2." in text_of(chromium)
+    chromium.find_element(By.ID, "most").send_keys("5000")
+    send("Change the bound", "At most 5,000 may wait.")
+    assert db.get("__pressure__:orders:bound") == b"5000"
+    loaded(chromium, f"{page}queue?at=orders", "Waiting\n2 of 5,000")
+    chromium.get(f"{page}queue/act?at=events:paused&what=key")
+    chromium.find_element(By.ID, "most").send_keys("3")
+    Select(chromium.find_element(By.ID, "order")).select_by_visible_text("what came first")
+    send("Limit each key", "It hands out 3 of a key.")

@@ -123,6 +123,23 @@ async def test_a_queue_has_charts_of_what_was_seen(open_page: OpenPage, client: 
     assert answer.text.count("<svg") == 3
     assert "waiting: 7 now, at most 9" in answer.text
     assert len((await page.get("/queue?at=orders&hours=24&format=json")).json()["minutes"]) == 3
+    assert len((await page.get("/queue?at=orders&hours=1&format=json")).json()["minutes"]) == 3
+
+
+async def test_failures_of_workers_and_their_times_have_charts(open_page: OpenPage, client: Client) -> None:
+    orders = AsyncQueue[bytes]("orders", client=client)
+    await orders.create()
+    now = int(time.time()) // 60 * 60
+    for minutes in (100, 8, 7):
+        await orders.write_history(Minute(now - minutes * 60, minutes, 1, 2, 3, 4, 5, minutes % 8, 100 * minutes))
+    page = await open_page("orders")
+    await shown(page, 1)
+    answer = await page.get("/queue?at=orders")
+    assert answer.text.count("<svg") == 5
+    assert "failed: 7 now, at most 7" in answer.text
+    assert "mean: 700 now, at most 800" in answer.text
+    found = (await page.get("/queue?at=orders&format=json")).json()["minutes"]
+    assert [(one["failed"], one["duration"]) for one in found] == [(0, 800), (7, 700)]
 
 
 async def test_messages_are_shown_by_pages_without_what_they_contain(open_page: OpenPage, client: Client) -> None:

@@ -109,9 +109,9 @@ local function is_known(id)
   return call('HEXISTS', ITEMS, id) == 1 or call('HEXISTS', LATER, id) == 1
 end
 
--- Wake a client that waits for room, if there is room and somebody waits.
+-- Wake a client that waits for room, if there is room and somebody waits. (Each one that puts wakes the next one.)
 local function wake_putters(bound)
-  if bound > 0 and call('EXISTS', PUTTERS) == 1 and occupied() < bound then wake(ROOM) end
+  if call('EXISTS', PUTTERS) == 1 and (bound == 0 or occupied() < bound) then wake(ROOM) end
 end
 
 -- The values of the locks of claims, from ARGV[first] on; false for a lock that has expired.

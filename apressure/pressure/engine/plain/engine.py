@@ -183,7 +183,7 @@ class Plain(Engine):
         self.scripted("pause" if pausing else "resume")
 
     async def limit(self, changes: Changes, expected: bool) -> None:  # noqa: ARG002
-        self.scripted("set_rate, set_concurrency and hold")
+        self.scripted("set_bound, set_rate, set_concurrency and hold")
 
     async def close(self, expected: bool = True, timeout: float | None = None) -> None:  # noqa: ARG002
         async def step(role_lock: RoleLock) -> None:
