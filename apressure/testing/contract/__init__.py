@@ -24,10 +24,10 @@ spent, `SpendContract`, and `CostContract` if its messages have costs; if those 
 
 If it has every verb of `VERBS`, as the kinds of queue of apressure have, subclass `WholeContract`: it is these three,
 and `AddedLetterContract`, `DelayContract`, `ExpiryContract`, `ScheduleContract`, `HistoryContract`, `VerbContract`,
-`BoundContract` (the bound changes), `BrowseContract` (which shows what is in the queue, page by page), `ArgumentContract`, `DeadlineContract`,
-`CancellationContract` (at every await) and `EndContract` (the queue is closed, or deleted, at every await of another
-operation). With a fixture `frozen` that returns a block in which your server answers nothing, `FrozenContract` tests
-that `deadline=` holds then.
+`BoundContract` (the bound changes), `BrowseContract` (which shows what is in the queue, page by page),
+`ArgumentContract`, `DeadlineContract`, `CancellationContract` (at every await) and `EndContract` (the queue is closed,
+or deleted, at every await of another operation). With a fixture `frozen` that returns a block in which your server
+answers nothing, `FrozenContract` tests that `deadline=` holds then.
 """
 
 from apressure.testing.contract.arguments import ArgumentContract

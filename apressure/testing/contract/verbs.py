@@ -55,7 +55,8 @@ LOOKS: Final = (
 
 VALID: Final[dict[str, dict[str, Any]]] = {
     "put": {"item": b"1"}, "put_nowait": {"item": b"1"}, "put_many": {"items": [b"1"]}, "get_many": {"max_items": 1},
-    "receive_many": {"max_items": 1}, "set_bound": {"bound": 1}, "add_dead_letters": {"letters": ()}, "discard": {"ids": ()},
+    "receive_many": {"max_items": 1}, "set_bound": {"bound": 1}, "add_dead_letters": {"letters": ()},
+    "discard": {"ids": ()},
 }  # fmt: skip
 """What a verb needs."""
 
