@@ -21,6 +21,7 @@ from tests.integration.commands import COMMAND, PATIENCE, environment
 ELSEWHERE = {
     "reference/cli.md": "tests/integration/cli/test_cli.py::TestDocumentation",
     "reference/cli-items.md": "tests/integration/cli/test_cli.py::TestDocumentation",
+    "reference/cli-worker.md": "tests/integration/cli/test_cli.py::TestDocumentation",
     "reference/cli-watch.md": "tests/integration/cli/test_cli.py::TestDocumentation",
     "do/codecs.md": "tests/integration/test_documentation.py::test_the_code_of_the_page_of_codecs_works",
     "do/events.md": "tests/integration/events/test_documentation.py::test_the_code_of_the_page_runs",

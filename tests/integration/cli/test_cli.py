@@ -660,6 +660,11 @@ class TestWithoutTheExtra:
         assert done.stdout == b"set()\n"
 
 
+PAGES = (
+    "reference/cli", "reference/cli-items", "reference/cli-watch", "reference/cli-worker", "do/doctor", "do/pipeline",
+)  # fmt: skip
+
+
 class TestDocumentation:
     def test_exit_codes(self) -> None:
         from apressure.cli.exits import MEANINGS
@@ -675,7 +680,7 @@ class TestDocumentation:
         pages = Path(__file__).parents[3] / "docs"
         page = "".join(
             (pages / f"{name}.md").read_text()
-            for name in ("reference/cli", "reference/cli-items", "reference/cli-watch", "do/doctor", "do/pipeline")
+            for name in PAGES
         )
         import typer
 
