@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import time
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from apressure.concurrency import background
 from apressure.core.history import Minute
 from apressure.core.schedules import UNAVAILABLE
 from apressure.exceptions import PressureError, ReadOnlyError
+from apressure.monitor.recent import Recent
 from apressure.telemetry.reader import Reader
 from apressure.telemetry.sampler import Sampler
-
-_READ_FOR: Final = 10.0
-"""Seconds for which a history that was read counts: open pages ask for a day of it every two seconds."""
 
 
 class Recorder:
@@ -31,7 +27,7 @@ class Recorder:
         self._reader = reader
         self._writes = writes
         self._writing: set[asyncio.Task[None]] = set()
-        self._read: dict[Sampler, tuple[float, Sequence[Minute]]] = {}
+        self._read: Recent[list[Minute]] = Recent()
 
     def add(self, queue: Any) -> Sampler:
         """Look at this queue, too."""
@@ -48,16 +44,15 @@ class Recorder:
 
     async def minutes(self, sampler: Sampler) -> list[Minute]:
         """Return the last day of a queue: what others have written until a moment ago, and what was seen here."""
-        now = time.monotonic()
-        self._read = {one: read for one, read in self._read.items() if now - read[0] < _READ_FOR}
-        if sampler not in self._read:
-            queue: Any = sampler.queue
+        queue: Any = sampler.queue
+
+        async def read() -> list[Minute]:
             try:
-                written = await queue.history()
+                return list(await queue.history())
             except PressureError:  # this user may not read it, or the server is down
-                written = []
-            self._read[sampler] = now, written
-        _, written = self._read[sampler]
+                return []
+
+        written = await self._read.of(sampler, read)
         return sorted({minute.time: minute for minute in (*written, *sampler.minutes.kept)}.values())
 
     async def aclose(self) -> None:

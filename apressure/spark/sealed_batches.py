@@ -13,7 +13,7 @@ from contextlib import closing
 
 from apressure.connection.settings import Settings
 from apressure.connection.wire.blocking import Blocking
-from apressure.exceptions import QueueDoesNotExistError
+from apressure.exceptions import PermissionDeniedError, QueueDoesNotExistError, ScriptingRefusedError
 from apressure.spark.engine.source_steps import SourceSteps
 from apressure.spark.engine.steps import QueueSteps
 from apressure.spark.options import check_group
@@ -61,6 +61,18 @@ def all_groups(settings: Settings, name: str) -> list[GroupBatches]:
     """
     with closing(Blocking(settings)) as server:
         return groups(server, name)
+
+
+def visible_groups(settings: Settings, name: str) -> list[GroupBatches]:
+    """Return what `all_groups` returns; nothing where this user may not look.
+
+    Raises:
+        ServerError, ServerUnavailableError: The server refused something else, or cannot be reached.
+    """
+    try:
+        return all_groups(settings, name)
+    except (PermissionDeniedError, ScriptingRefusedError):
+        return []
 
 
 def groups(server: Blocking, name: str) -> list[GroupBatches]:

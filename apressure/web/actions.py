@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple
 
@@ -9,6 +10,7 @@ from apressure.core.limits import KeyLimit, Rate
 from apressure.logs import escaped
 from apressure.monitor.monitor import Seen
 from apressure.pressure.doctor import recovery
+from apressure.spark import sealed_batches
 
 _TIMEOUT: Final = 5.0
 """Seconds to wait for room, or for a role that another client holds."""
@@ -215,6 +217,27 @@ async def _give_back(asking: Asking, typed: Typed) -> str:
     return await _repair(asking, typed)
 
 
+async def _batches_question(asking: Asking) -> str:
+    client = asking.seen.queue.client
+    found = await asyncio.to_thread(sealed_batches.uncommitted, client.settings, asking.seen.address.name)
+    ours = [one for one in found if one.group == asking.id]
+    if not ours:
+        return f"The Spark group {asking.id} has nothing of {asking.address} in flight any more."
+    return (
+        f"Put {ours[0].messages:,} messages of {asking.address}, which the Spark query of the group {asking.id} has "
+        "taken, back into the queue, first in line? Only if the query will not come back: if it runs, it ends with an "
+        "error. Its checkpoint becomes invalid, and what it has written of them already comes again."
+    )
+
+
+async def _give_back_batches(asking: Asking, typed: Typed) -> str:
+    if typed.get("name", "") != escaped(asking.id):
+        raise WrongFormError("This is not the name of the group. Nothing was given back.")
+    client = asking.seen.queue.client
+    moved = await asyncio.to_thread(sealed_batches.give_back, client.settings, asking.seen.address.name, asking.id)
+    return f"{moved:,} messages were put back."
+
+
 async def _drain(asking: Asking, _: Typed) -> str:
     told = await asking.seen.queue.drain(asking.id, deadline=DEADLINE)
     return "It drains." if told else "Nothing with this id can be drained."
@@ -308,6 +331,10 @@ ACTIONS: Final[dict[str, Action]] = {
     "give_back": Action(
         "Give back roles", _give_back_question, _give_back,
         (Field("name", "The name of the client, to be sure", "text"),), listed=False, kinds=("queue",),
+    ),
+    "give_back_batches": Action(
+        "Give back batches", _batches_question, _give_back_batches,
+        (Field("name", "The name of the group, to be sure", "text"),), listed=False, kinds=("queue",),
     ),
     "drain": Action(
         "Drain", _said("Drain the worker {id} of {queue}? It receives no more, and ends when it has finished."), _drain,

@@ -10,6 +10,8 @@ from typing import Final
 
 from apressure.concurrency import background
 from apressure.monitor.monitor import Monitor, Seen
+from apressure.monitor.recent import Recent
+from apressure.spark.sealed_batches import GroupBatches
 from apressure.telemetry.sampler import Sampler
 
 MOST: Final = 100
@@ -30,10 +32,14 @@ class Live:
 
     Args:
         monitor: Watches the queues.
+
+    Attributes:
+        groups: What Spark had in flight a moment ago.
     """
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
+        self.groups: Recent[list[GroupBatches]] = Recent()
         self._seen: dict[Sampler, float] = {}
         self._list: tuple[float, list[Seen]] = -math.inf, []
         self._streams = 0

@@ -11,7 +11,6 @@ from apressure.cli.asking import look
 from apressure.cli.figures import Found
 from apressure.cli.options import Address, Common, Interval, Watch, seconds_between
 from apressure.cli.show import print_json, show_view
-from apressure.exceptions import PermissionDeniedError, ScriptingRefusedError
 from apressure.queue_addresses import QueueAddress
 from apressure.spark import sealed_batches
 from apressure.spark.sealed_batches import GroupBatches
@@ -59,7 +58,4 @@ async def _groups(address: QueueAddress, opened: Any) -> list[GroupBatches]:
     """The groups that have read a queue with Spark, which reads AsyncQueues; none where this user may not look."""
     if address.kind != "queue":
         return []
-    try:
-        return await asyncio.to_thread(sealed_batches.all_groups, opened.client.settings, opened.name)
-    except (PermissionDeniedError, ScriptingRefusedError):
-        return []
+    return await asyncio.to_thread(sealed_batches.visible_groups, opened.client.settings, opened.name)

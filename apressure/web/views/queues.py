@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from apressure.exceptions import PressureError
 from apressure.monitor import checkup
 from apressure.monitor.monitor import Seen
 from apressure.monitor.telling import CLASSES, as_data, told
 from apressure.pressure.doctor import recovery
+from apressure.spark.sealed_batches import GroupBatches, visible_groups
 from apressure.telemetry.states import State, consumers_of
 from apressure.web.rendering import Page
 from apressure.web.views.asking import Asked
@@ -63,10 +67,25 @@ async def queue(asked: Asked) -> Page:
         "limits_text": str(getattr(sample.statistics, "limits", "")) or None,
         "statistics": None if sample.statistics is None else told(seen.address, sample.statistics),
         "schedules": [schedule_of(one) for one in sample.schedules], "workers": workers_of(seen), "hours": int(hours),
-        "minutes": [minute._asdict() for minute in minutes],
+        "minutes": [minute._asdict() for minute in minutes], "spark": await _groups_of(asked, seen),
     }  # fmt: skip
     more = {"span": span, "minutes": minutes, "kind": seen.address.kind}
     return Page("queue.html", str(seen.address), data, more, [seen.sampler])
+
+
+async def _groups_of(asked: Asked, seen: Seen) -> list[dict[str, Any]]:
+    """Return what Spark has taken from a queue; nothing where it cannot be known now."""
+    if seen.address.kind != "queue" or seen.sample.statistics is None:
+        return []
+
+    async def ask() -> list[GroupBatches]:
+        asking = asyncio.to_thread(visible_groups, seen.queue.client.settings, seen.address.name)
+        try:
+            return await asyncio.wait_for(asking, asked.monitor.reader.timeout)
+        except (PressureError, TimeoutError):  # the page of a queue is shown all the same
+            return []
+
+    return [dataclasses.asdict(group) for group in await asked.live.groups.of(seen.sampler, ask)]
 
 
 async def doctor(asked: Asked) -> Page:

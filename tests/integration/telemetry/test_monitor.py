@@ -15,7 +15,7 @@ import redis
 from apressure import AsyncQueue, Client, EventQueue, FileQueue, TaskQueue
 from apressure.core.history import Minute
 from apressure.embedded import EmbeddedServer
-from apressure.monitor import recorder
+from apressure.monitor import recent
 from apressure.monitor.finding import Finder
 from apressure.monitor.monitor import Monitor, Seen
 from apressure.monitor.search import QueuePattern
@@ -137,12 +137,12 @@ async def test_a_history_is_not_read_again_for_each_page(make_server: Make, monk
         await orders.write_history(minute)
     async with Monitor("orders", url=server.url, interval=60.0) as monitor:
         seen = (await until(monitor, lambda found: "orders" in found))["orders"]
-        monkeypatch.setattr(recorder, "_READ_FOR", 3600.0)
+        monkeypatch.setattr(recent, "SECONDS", 3600.0)
         assert await monitor.minutes(seen) == [minute]
         with admin(server) as db:
             assert db.delete("apressure:__pressure__:orders:history")
         assert await monitor.minutes(seen) == [minute]
-        monkeypatch.setattr(recorder, "_READ_FOR", 0.0)
+        monkeypatch.setattr(recent, "SECONDS", 0.0)
         assert await monitor.minutes(seen) == []
 
 

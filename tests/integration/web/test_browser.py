@@ -23,6 +23,8 @@ from selenium.webdriver.support.select import Select
 from apressure import AsyncQueue, Client, EventQueue, TaskQueue
 from apressure.core.history import Minute
 from tests.integration.commands import wait_until
+from tests.integration.spark.conftest import jobs as jobs  # noqa: PLC0414 (a fixture)
+from tests.integration.spark.support import Jobs, seal, texts
 from tests.integration.web.browser import Served, browser, emulate, is_installed
 
 pytestmark = [
@@ -298,3 +300,30 @@ def test_operators_change_limits_and_repair_with_a_browser(
     chromium.find_element(By.ID, "most").send_keys("3")
     Select(chromium.find_element(By.ID, "order")).select_by_visible_text("what came first")
     send("Limit each key", "It hands out 3 of a key.")
+
+
+def test_operators_give_back_what_the_dead_have_with_a_browser(
+    chromium: WebDriver, serve: Callable[..., Served], jobs: Jobs
+) -> None:
+    epoch = jobs.begin(texts(30))
+    seal(jobs.source, epoch, 0, 10)
+    jobs.plain.delete("__pressure__:jobs:producer_free")
+    jobs.plain.set("__pressure__:jobs:producer", "web-1:77")
+    page = str(serve("--allow-actions"))
+    loaded(chromium, page, "1 queue")
+    loaded(chromium, f"{page}queue?at=jobs", "Messages in flight")
+    for address, name, done in (
+        (links(chromium, "give_back_batches")[0], "g", "10 messages were put back"),
+        (f"{page}queue/doctor?at=jobs", "web-1:77", "gave back the producer role of 'web-1:77'"),
+    ):
+        chromium.get(address)
+        assert problems(chromium) == []
+        if "doctor" in address:
+            chromium.find_element(By.LINK_TEXT, "Give back what web-1:77 has").click()
+            wait_until(lambda: "Only if you know that it is dead" in text_of(chromium))
+            assert problems(chromium) == []
+        chromium.find_element(By.ID, "name").send_keys(name, Keys.ENTER)
+        wait_until(lambda: done in text_of(chromium))  # noqa: B023 (called in this round)
+        assert problems(chromium) == []
+    assert jobs.waiting() == texts(30)
+    assert jobs.plain.exists("__pressure__:jobs:producer_free")
