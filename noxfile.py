@@ -129,6 +129,26 @@ def chaos(session: nox.Session) -> None:
     )  # fmt: skip
 
 
+@nox.session
+def together(session: nox.Session) -> None:
+    """Have clients of another revision and of this one share queues: `nox -s together -- v0.1.0 --kills 30`.
+
+    The first argument is the revision, of this repository; by default the latest tag.
+    """
+    install_wheel(session, group("test"), spark=False)
+    revision, arguments = "", list(session.posargs)
+    if arguments and not arguments[0].startswith("-"):
+        revision = arguments.pop(0)
+    if not revision:
+        revision = str(session.run("git", "describe", "--tags", "--abbrev=0", external=True, silent=True)).strip()
+    old = Path(session.create_tmp()).absolute() / "old"
+    session.run("python", "-m", "venv", "--clear", str(old))
+    package = f"apressure[files] @ git+{ROOT.as_uri()}@{revision}"
+    session.run(str(old / "bin" / "pip"), "install", "--quiet", package, external=True)
+    session.chdir(place_for_tests(session))
+    session.run("python", "-m", "tests.together", "--old", str(old / "bin" / "python"), *arguments)
+
+
 @nox.session(python="3.12")
 def simulate(session: nox.Session) -> None:
     """Run clients in a simulated world, one run for each seed. `nox -s simulate -- --seeds 2000` takes half an hour.

@@ -60,6 +60,7 @@ SLOW = (
     "tests/integration/test_demo.py",
     "tests/integration/test_documentation.py::test_an_example_runs",
     "tests/integration/test_documentation.py::test_the_examples_show",
+    "tests/integration/test_together.py",
     "tests/integration/testing/test_plugin.py::test_the_code_of_the_page_runs",
     "tests/integration/waiting/test_cost.py",
     "tests/integration/waiting/test_idle.py",
