@@ -678,10 +678,7 @@ class TestDocumentation:
 
     def test_every_option_is_documented(self) -> None:
         pages = Path(__file__).parents[3] / "docs"
-        page = "".join(
-            (pages / f"{name}.md").read_text()
-            for name in PAGES
-        )
+        page = "".join((pages / f"{name}.md").read_text() for name in PAGES)
         import typer
 
         from apressure.cli.app import app
