@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.documentation.blocks import Block, blocks, stand_in
+from tests.processes import free_port
 
 PATIENCE = 240  # seconds
 LOCAL_SERVER = "redis://127.0.0.1:6379/0"
+LOCAL_WEB = "8000"  # the port of a page's web application
 
 
 def execute(code: str, where: str, names: dict[str, Any]) -> None:
@@ -50,8 +52,15 @@ async def together(functions: list[Any]) -> None:
             group.create_task(function())
 
 
-def run(block: Block, where: str, whole: str, names: dict[str, Any], url: str) -> None:
-    code = block.code.replace(LOCAL_SERVER, url)
+def here(code: str, url: str, port: int) -> str:
+    """Return code for the server and the free port of this test."""
+    return re.sub(
+        rf"(127\.0\.0\.1:|127\.0\.0\.1', |--port ){LOCAL_WEB}\b", rf"\g<1>{port}", code.replace(LOCAL_SERVER, url)
+    )
+
+
+def run(block: Block, where: str, whole: str, names: dict[str, Any], url: str, port: int) -> None:
+    code = here(block.code, url, port)
     if block.title:
         Path(block.title).parent.mkdir(parents=True, exist_ok=True)
         Path(block.title).write_text(code)
@@ -60,7 +69,8 @@ def run(block: Block, where: str, whole: str, names: dict[str, Any], url: str) -
         if ready := entries(code, whole, names):
             asyncio.run(together(ready))
     elif not block.is_checked:
-        subprocess.run(["bash", "-euo", "pipefail", "-c", "\n".join(block.commands)], check=True, timeout=PATIENCE)
+        script = here("\n".join(block.commands), url, port)
+        subprocess.run(["bash", "-euo", "pipefail", "-c", script], check=True, timeout=PATIENCE)
 
 
 def main(page: Path, url: str) -> None:
@@ -68,13 +78,14 @@ def main(page: Path, url: str) -> None:
     module = stand_in(page)
     prepare = import_module(module).prepare if find_spec(module) else None
     found = [block for block in blocks(page) if block.runs]
+    port = free_port()
     whole = "\n".join(re.sub(r"#.*", "", block.code) for block in found if not block.title)
     for block in found:
         where = f"{page.name}:{block.line}"
         print(f"-- {where}", flush=True)
         if prepare and not block.title:
             names.update(asyncio.run(prepare(url, block.code)))
-        run(block, where, whole, names, url)
+        run(block, where, whole, names, url, port)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -58,6 +59,22 @@ def test_the_search_works_from_a_file_system(site: Path) -> None:
     for page in ("index.html", "reference/errors/QueueFullError.html"):
         (script,) = re.findall(r'<script src="([^"]*iframe-worker.js)"', (site / page).read_text())
         assert "window.Worker=" in ((site / page).parent / script).read_text()
+
+
+def test_a_browser_finds_pages_without_a_web_server(site: Path, tmp_path: Path) -> None:
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.skip("Chromium (not installed: apt-get install chromium)")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+    # Without a network: a request to another host fails.
+    flags += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={tmp_path}", "--virtual-time-budget=30000"]
+    address = f"{(site / 'index.html').as_uri()}?q=delay+retry"
+    done = processes.run(
+        [program, *flags, "--dump-dom", address],
+        capture_output=True, text=True, timeout=240, check=True, env={**os.environ, "HOME": str(tmp_path)},
+    )  # fmt: skip
+    results = re.findall(r'<a href="([^"?#]*)[^"]*" class="md-search-result__link"', done.stdout)
+    assert (site / "do" / "delay.html").as_uri() in results[:5]
 
 
 def test_the_reference_shows_the_docstrings(site: Path) -> None:
