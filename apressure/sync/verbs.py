@@ -33,6 +33,7 @@ class KindQueue(Queue[T]):
     create = blocking(queues.Queue[T, Any].create)
     dead_letters = blocking(queues.Queue[T, Any].dead_letters)
     drain = blocking(queues.Queue[T, Any].drain)
+    show_stack = blocking(queues.Queue[T, Any].show_stack)
     delete_schedule = blocking(queues.Queue[T, Any].delete_schedule)
     drive_schedules = blocking(queues.Queue[T, Any].drive_schedules)
     every = blocking(queues.Queue[T, Any].every)
