@@ -36,7 +36,7 @@ _TASKS: Final = (
 _FILES: Final = ("pump", "sink", "give_back")
 _EVENTS: Final = ("serve", "health")
 _SCHEDULES: Final = ("ls", "every", "pause", "resume", "run", "delete", "run_forever")
-_WORKERS: Final = ("ls", "drain")
+_WORKERS: Final = ("ls", "stack", "drain")
 
 
 class _Commands(TyperGroup):

@@ -110,7 +110,7 @@ class Backpressure:
         puts = sum(waiting.puts for waiting in found.values())
         return WaitingPuts(puts, min(waiting.since for waiting in found.values())) if found else None
 
-    def _record(self) -> bytes:
+    def _record(self, _: bool) -> bytes:
         now = asyncio.get_running_loop().time()
         puts, since = self._waiting() or (0, now)
         return waiting_record(puts, now - since)

@@ -1,11 +1,11 @@
-"""`drain`: an operator has a worker end, by its id."""
+"""`drain` and `show_stack`: an operator has a worker end, or asks what it does, by its id."""
 
 from __future__ import annotations
 
 from apressure import validation
 from apressure.concurrency.deadline import with_deadline
 from apressure.core.administration import Administration
-from apressure.core.registration import Registry
+from apressure.core.registration import Registry, Wish
 
 
 class Drainable(Administration):
@@ -39,6 +39,32 @@ class Drainable(Administration):
 
         Cancelled, they were told, or not.
         """
+        return await self._ask_worker(worker_id, "drain")
+
+    @with_deadline()
+    async def show_stack(self, worker_id: str, *, deadline: float | None = None) -> int:
+        """Ask a worker where the longest of its handlers is: `statistics().workers` tells that as its `stack`.
+
+        It learns that within about five seconds, and then tells the current stack every five seconds, for about 15
+        seconds: files, lines and functions, without values, in at most 4 kB. Those that can be drained can tell it,
+        but for handlers in processes, as those of a `Runner`. A worker whose event loop is blocked tells nothing.
+
+        Args:
+            worker_id: Its id, as `statistics().workers` tells it.
+            deadline: Seconds for the whole operation; see `put`.
+
+        Returns:
+            How many services of that worker were asked, on this queue; see `drain`.
+
+        Raises:
+            TypeError: The id is not a string.
+            PressureError: As for `pause`.
+
+        Cancelled, they were asked, or not.
+        """
+        return await self._ask_worker(worker_id, "stack")
+
+    async def _ask_worker(self, worker_id: str, what: Wish) -> int:
         encoded = validation.text(worker_id, "worker_id").encode(errors="surrogateescape")
         self.check()
-        return 0 if self.registry is None else await self.registry.drain(encoded)
+        return 0 if self.registry is None else await self.registry.ask(encoded, what)

@@ -17,7 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from apressure import exceptions as errors
 from apressure.core.workers import Letter, WorkerKind, encode
@@ -31,6 +31,14 @@ LASTS: Final = 20.0
 FIRST: Final = 1.0
 """Seconds after which a service registers: one that ends at once writes nothing."""
 
+SHOWN: Final = 15.0
+"""Seconds for which it tells a stack that somebody has asked for, the current one with each beat."""
+
+Wish = Literal["drain", "stack"]
+"""What a worker may be asked for."""
+DRAIN: Final = 1
+STACK: Final = 2
+
 _FOR_GOOD: Final = (
     errors.PermissionDeniedError, errors.ScriptingRefusedError, errors.ServerTooOldError, errors.UnsupportedError,
     errors.ClientClosedError,
@@ -42,7 +50,7 @@ class Registry(Protocol):
     """Where those that work on a queue register. Each registration has a name: the worker's id, and `/` with more."""
 
     def beat(self, name: bytes, letter: bytes, record: bytes, lasts: float, on_answer: Callable[[Any], None]) -> None:
-        """Write a registration. The answer is 1 if it is to be drained, another number, or an exception.
+        """Write a registration. The answer is an exception, negative, or the sum of `DRAIN` and `STACK` as wanted.
 
         Args:
             name: Its name.
@@ -55,8 +63,8 @@ class Registry(Protocol):
     def leave(self, name: bytes) -> None:
         """Remove a registration, without waiting for that. If it fails, the registration expires."""
 
-    async def drain(self, worker_id: bytes) -> int:
-        """Ask all registrations of a worker that can be drained to drain; returns how many there are."""
+    async def ask(self, worker_id: bytes, what: Wish) -> int:
+        """Ask all registrations of a worker that can be drained for something; returns how many there are."""
 
 
 class Doing(NamedTuple):
@@ -106,7 +114,7 @@ class Registration:
     Args:
         registry: The queue's.
         letter: A `Letter`: what registers.
-        record: Returns what it tells.
+        record: Returns what it tells, on demand with a stack.
         on_drain: Called when somebody has asked it to drain; None if it cannot be drained.
 
     Attributes:
@@ -117,7 +125,7 @@ class Registration:
         self,
         registry: Registry,
         letter: bytes,
-        record: Callable[[], bytes],
+        record: Callable[[bool], bytes],
         on_drain: Callable[[], object] | None = None,
     ) -> None:
         self._registry = registry
@@ -126,6 +134,7 @@ class Registration:
         self._on_drain = on_drain
         self._name = b""
         self._timer: asyncio.TimerHandle | None = None
+        self._shows_until = 0.0
         self._unanswered = self._known = self.refused = False
 
     def start(self, after: float) -> None:
@@ -152,7 +161,7 @@ class Registration:
             return
         self._name = self._name or f"{worker_id()}/{os.urandom(4).hex()}".encode()
         try:
-            record = self._record()
+            record = self._record(time.monotonic() < self._shows_until)
             self._unanswered = True
             self._registry.beat(self._name, self._letter, record, LASTS, self._answered)
         except errors.PressureError as error:
@@ -167,21 +176,41 @@ class Registration:
                 logger.debug("this client cannot register at the queue, and works all the same: %s", answer)
         elif not isinstance(answer, Exception):  # otherwise the next beat tries again
             self._known = True
-            if answer == 1 and self._timer is not None and self._on_drain is not None:
+            if self._timer is None or self._on_drain is None or answer < 0:
+                return
+            if answer & STACK:
+                self._shows_until = time.monotonic() + SHOWN
+                self._timer.cancel()
+                self._beat()
+            if answer & DRAIN:
                 on_drain, self._on_drain = self._on_drain, lambda: None
                 on_drain()
 
 
 @contextlib.contextmanager
 def registered(
-    queue: Any, kind: WorkerKind, handler: str, doing: Callable[[], Doing], on_drain: Callable[[], object]
+    queue: Any,
+    kind: WorkerKind,
+    handler: str,
+    doing: Callable[[], Doing],
+    on_drain: Callable[[], object],
+    stack: Callable[[], list[str]] = list,
 ) -> Iterator[None]:
-    """Register a service at its queue during the block, if it is of a kind where that is possible."""
+    """Register a service at its queue during the block, if it is of a kind where that is possible.
+
+    Args:
+        queue: The queue.
+        kind: What registers.
+        handler: The name of its handler.
+        doing: Returns what it does.
+        on_drain: As for `Registration`.
+        stack: Returns where the longest of its handlers is.
+    """
     registry: Registry | None = getattr(queue, "registry", None)
     if registry is None:
         yield
         return
-    registration = Registration(registry, Letter.WORKS, _telling(kind, handler, doing), on_drain)
+    registration = Registration(registry, Letter.WORKS, _telling(kind, handler, doing, stack), on_drain)
     registration.start(FIRST)
     try:
         yield
@@ -198,15 +227,21 @@ def block_registration(registry: Registry | None, doing: Callable[[], Doing]) ->
     return registration
 
 
-def _telling(kind: WorkerKind, handler: str, doing: Callable[[], Doing]) -> Callable[[], bytes]:
+def _telling(
+    kind: WorkerKind, handler: str, doing: Callable[[], Doing], stack: Callable[[], list[str]] = list
+) -> Callable[[bool], bytes]:
     began = time.monotonic()
-    return lambda: record_of(kind, handler, time.monotonic() - began, doing())
+
+    def record(shows: bool) -> bytes:
+        return record_of(kind, handler, time.monotonic() - began, doing(), stack() if shows else None)
+
+    return record
 
 
-def record_of(kind: WorkerKind, handler: str, age: float, doing: Doing) -> bytes:
+def record_of(kind: WorkerKind, handler: str, age: float, doing: Doing, stack: list[str] | None = None) -> bytes:
     """Return what a worker of this process tells, which began so many seconds ago."""
     about = {"kind": kind, "handler": printable(handler), "age": age}
-    return encode({**_process(os.getpid()), **about, **doing._asdict()})
+    return encode({**_process(os.getpid()), **about, **doing._asdict()}, stack)
 
 
 def waiting_record(puts: int, age: float) -> bytes:

@@ -20,10 +20,13 @@ MOST: Final = 1000
 MAX_SIZE: Final = 4096
 """The most bytes of a record that is read. The script that reads them knows this number, too."""
 
-_HEAD: Final = re.compile(rb"([0-9]{1,15}) ([0-9]{1,15}) ([cwdp]) ")
+_HEAD: Final = re.compile(rb"([0-9]{1,15}) ([0-9]{1,15}) ([cwWdDp]) ")
 """Milliseconds since 1970 by the server's clock: until when it counts, and when it was written; and a letter."""
 
+_LONGEST_HEAD: Final = 34
 _LONGEST_TEXT: Final = 255
+_CUT: Final = "…"
+"""The outermost frame of a stack that was cut."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,8 @@ class WorkerStatistics:
         failed: Attempts that have failed.
         busy: Seconds that its handlers have taken, in all.
         draining: It receives no more, and ends when what it has in hand is settled.
+        stack: Where the longest of its handlers was, the outermost frame first: `file:line in function`. None unless
+            `show_stack` has asked for it lately; empty if no handler ran, or it ran where that cannot be seen.
     """
 
     id: str
@@ -63,6 +68,7 @@ class WorkerStatistics:
     failed: int
     busy: float
     draining: bool
+    stack: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +118,16 @@ class Letter:
         CANNOT: A worker that cannot be drained.
         WORKS: A worker that can.
         ASKED: A worker that was asked to drain.
+        SHOWS: One that can be drained, and that was asked for a stack.
+        ASKED_SHOWS: One that was asked for both.
         PUTS: A producer that waits for room.
     """
 
     CANNOT: Final = b"c"
     WORKS: Final = b"w"
     ASKED: Final = b"d"
+    SHOWS: Final = b"W"
+    ASKED_SHOWS: Final = b"D"
     PUTS: Final = b"p"
 
 
@@ -132,10 +142,23 @@ def letter_of(value: bytes, now: int) -> bytes | None:
     return head[3] if head is not None and int(head[1]) > now else None
 
 
-def encode(record: dict[str, Any]) -> bytes:
-    """Return a record as JSON. Long texts in it are cut."""
+def encode(record: dict[str, Any], stack: Iterable[str] | None = None) -> bytes:
+    """Return a record as JSON. Long texts in it are cut, and so is the outer part of a long stack."""
     cut = {name: value[:_LONGEST_TEXT] if isinstance(value, str) else value for name, value in record.items()}
-    return json.dumps(cut, separators=(",", ":")).encode()
+    if stack is None:
+        return _json(cut)
+    left, frames = MAX_SIZE - _LONGEST_HEAD - len(_json({**cut, "stack": [_CUT]})), list[str]()
+    for frame in reversed([frame[-_LONGEST_TEXT:] for frame in stack]):
+        left -= len(_json(frame)) + 1
+        if left < 0:
+            frames.append(_CUT)
+            break
+        frames.append(frame)
+    return _json({**cut, "stack": frames[::-1]})
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def told(
@@ -185,7 +208,8 @@ def _decoded(now: int, name: bytes, value: bytes) -> Registered | None:
             handled=_whole(record["handled"]),
             failed=_whole(record["failed"]),
             busy=_number(record["busy"]),
-            draining=bool(record["draining"]) or head[3] == Letter.ASKED,
+            draining=bool(record["draining"]) or head[3] in (Letter.ASKED, Letter.ASKED_SHOWS),
+            stack=_stack(record.get("stack")),
         )
     except (ValueError, TypeError, KeyError, OverflowError, OSError, RecursionError):
         return None  # another program wrote it
@@ -195,6 +219,14 @@ def _kind(value: Any) -> WorkerKind:
     if value not in get_args(WorkerKind):
         raise ValueError(value)
     return value  # type: ignore[no-any-return]
+
+
+def _stack(value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise TypeError(value)
+    return tuple(map(_text, value))
 
 
 def _text(value: Any) -> str:

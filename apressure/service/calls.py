@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
+import threading
 import time
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from concurrent.futures import BrokenExecutor, Executor
+from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
 from typing import Any, Final
 
 from apressure.core.registration import Calls
@@ -94,10 +96,12 @@ class Caller:
 
     async def _in_executor(self, executor: Executor, argument: Any, reply: bool) -> object:
         """Wait for the handler. Cancelled, it is not called, unless it runs already: then it runs on by itself."""
-        call = object()
+        call, function = InThread(), _call
+        if isinstance(executor, ThreadPoolExecutor):
+            function = functools.partial(_call_noted, call)
         self._calls.running[call] = time.perf_counter()
         try:
-            running = asyncio.get_running_loop().run_in_executor(executor, _call, self._handler, argument, reply)
+            running = asyncio.get_running_loop().run_in_executor(executor, function, self._handler, argument, reply)
             await asyncio.wait((running,))
         except RuntimeError as error:  # `submit` calls no handler: it is broken, or was shut down
             raise ExecutorEndedError(error) from error
@@ -203,6 +207,25 @@ class _Unseen:
 
 
 UNSEEN: Final = _Unseen()
+
+
+class InThread:
+    """A call in an executor.
+
+    Attributes:
+        ident: The thread that it runs in; None while it does not run, or runs in a process.
+    """
+
+    ident: int | None = None
+
+
+def _call_noted(call: InThread, handler: Callable[[Any], Any], argument: Any, reply: bool) -> object:
+    """The same as `_call`, in a thread."""
+    call.ident = threading.get_ident()
+    try:
+        return _call(handler, argument, reply)
+    finally:
+        call.ident = None
 
 
 def _call(handler: Callable[[Any], Any], argument: Any, reply: bool) -> object:

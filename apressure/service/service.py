@@ -11,6 +11,7 @@ from signal import Signals
 from typing import Final
 
 from apressure.concurrency.backoff import Backoff, pause_until
+from apressure.core.leases.stacks import frames_of
 from apressure.core.registration import Doing, registered
 from apressure.exceptions import PressureError
 from apressure.protocols import Creatable, Tally
@@ -139,7 +140,7 @@ class Service:
                 observe = stack.enter_context(self._arguments.options.observer.observing(self))
                 self._arguments = dataclasses.replace(self._arguments, observe=observe)
             name = handlers.name_of(self.handler)
-            stack.enter_context(registered(self.queue, "serve", name, self._doing, self.on_drain))
+            stack.enter_context(registered(self.queue, "serve", name, self._doing, self.on_drain, self._stack))
             extra = self._fields()
             logger.info("%s begins", title, extra={"event": "serve_started", **extra})
             while not self._stopped.is_set():
@@ -183,6 +184,10 @@ class Service:
         tally, calls, concurrency = self.tally(), self._arguments.calls, self._arguments.concurrency
         draining = self._stopped.is_set()
         return Doing(concurrency, tally.in_hand, tally.handled, tally.failed, calls.oldest, calls.busy, draining)
+
+    def _stack(self) -> list[str]:
+        """Return where the longest of its handlers is."""
+        return frames_of(next(iter(self._arguments.calls.running), None))
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> None:
         from anyio import CancelScope  # here, since it loads anyio's backend

@@ -35,6 +35,7 @@ class KindQueue(Queue[T]):
     dead_letters = blocking(queues.Queue[T, Any].dead_letters)
     discard = blocking(queues.Queue[T, Any].discard)
     drain = blocking(queues.Queue[T, Any].drain)
+    show_stack = blocking(queues.Queue[T, Any].show_stack)
     delete_schedule = blocking(queues.Queue[T, Any].delete_schedule)
     drive_schedules = blocking(queues.Queue[T, Any].drive_schedules)
     every = blocking(queues.Queue[T, Any].every)

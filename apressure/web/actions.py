@@ -243,6 +243,11 @@ async def _drain(asking: Asking, _: Typed) -> str:
     return "It drains." if told else "Nothing with this id can be drained."
 
 
+async def _stack(asking: Asking, _: Typed) -> str:
+    told = await asking.seen.queue.show_stack(asking.id, deadline=DEADLINE)
+    return "It tells its stack within five seconds." if told else "Nothing with this id can tell its stack."
+
+
 def _whole(typed: Typed, name: str) -> int:
     text = typed.get(name, "").strip()
     if not (text.isascii() and text.isdigit() and len(text) < 16):
@@ -335,6 +340,9 @@ ACTIONS: Final[dict[str, Action]] = {
     "give_back_batches": Action(
         "Give back batches", _batches_question, _give_back_batches,
         (Field("name", "The name of the group, to be sure", "text"),), listed=False, kinds=("queue",),
+    ),
+    "stack": Action(
+        "Stack", _said("Ask the worker {id} of {queue} where the longest of its handlers is?"), _stack, listed=False
     ),
     "drain": Action(
         "Drain", _said("Drain the worker {id} of {queue}? It receives no more, and ends when it has finished."), _drain,

@@ -1,10 +1,13 @@
-"""`apressure workers`: what works on queues, and how it ends."""
+"""`apressure workers`: what works on queues, what it does, and how it ends."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -16,6 +19,17 @@ from apressure.core.workers import WorkerStatistics
 from apressure.exceptions import QueueDoesNotExistError, ServerError
 from apressure.monitor.telling import as_data
 from apressure.queue_addresses import QueueAddress
+
+WorkerId = Annotated[
+    str, typer.Argument(metavar="ID", help="The worker, as `workers ls` shows it.", show_default=False)
+]
+
+_PATIENCE: Final = 10.0
+"""Seconds to wait for a stack: twice the time within which a worker tells it."""
+_AGAIN: Final = 0.25
+"""Seconds from one look for it to the next."""
+
+_UNSEEN: Final = "it runs in a process of its own, where its stack cannot be seen"
 
 _COLUMNS = ("queue", "id", "kind", "handler", "in hand", "handled", "failed", "busy", "oldest", "seen", "state")
 
@@ -45,11 +59,58 @@ async def ls(common: Common, queues: Addresses = None, pattern: Pattern = False)
         raise typer.Exit(int(exits.Exit.ERROR))
 
 
+async def stack(common: Common, worker: WorkerId, queues: Addresses = None, pattern: Pattern = False) -> None:
+    """Show where the longest of a worker's handlers is: files, lines and functions, and no values.
+
+    The worker learns that within five seconds. One whose event loop is blocked does not.
+    """
+    found: list[tuple[QueueAddress, WorkerStatistics]] = []
+    asked = 0
+
+    async def ask(address: QueueAddress, queue: Any) -> None:
+        nonlocal asked
+        if told := await queue.show_stack(worker):
+            asked += told
+            found.extend((address, one) for one in await _shown(queue, worker, told))
+
+    await _ask_each(common, queues or [], ask, pattern=pattern)
+    if not asked:
+        raise exits.NoWorkerError(f"nothing with the id {worker!r} works there that can tell its stack")
+    if not found:
+        raise exits.NoWorkerError(
+            f"the worker {worker!r} told no stack within {_PATIENCE:g} s: it has ended, or its event loop is blocked. "
+            "Look at its log: with max_hold=, the stack of a handler that blocks is there"
+        )
+    if common.json:
+        print_json([{"queue": str(address), **as_data(one)} for address, one in found])
+        return
+    for address, one in found:
+        sys.stdout.write("".join(f"{printable(line)}\n" for line in _stack_lines(address, one)))
+
+
+async def _shown(queue: Any, worker: str, told: int) -> list[WorkerStatistics]:
+    """Wait until so many registrations of a worker tell their stacks; returns those that do."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        workers: Iterable[WorkerStatistics] = (await queue.statistics()).workers
+        found = [one for one in workers if one.id == worker and one.stack is not None]
+        if len(found) >= told or time.monotonic() >= until:
+            return found
+        await asyncio.sleep(_AGAIN)
+
+
+def _stack_lines(address: QueueAddress, worker: WorkerStatistics) -> Iterator[str]:
+    handler = worker.handler or worker.kind
+    if worker.oldest is None:
+        yield f"{address}: no {handler} runs"
+        return
+    yield f"{address}: {handler} has run for {worker.oldest:.1f} s"
+    yield from (f"  {frame}" for frame in worker.stack or (_UNSEEN,))
+
+
 async def drain(
     common: Common,
-    worker: Annotated[
-        str, typer.Argument(metavar="ID", help="The worker, as `workers ls` shows it.", show_default=False)
-    ],
+    worker: WorkerId,
     queues: Addresses = None,
     pattern: Pattern = False,
 ) -> None:

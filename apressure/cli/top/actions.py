@@ -76,6 +76,16 @@ async def drain(seen: Seen, worker: WorkerStatistics) -> Change:
     )
 
 
+async def stack(seen: Seen, worker: WorkerStatistics) -> Change:
+    """Ask a worker where the longest of its handlers is."""
+
+    async def do() -> str:
+        told = await seen.queue.show_stack(worker.id)
+        return f"asked the worker {worker.id} for its stack" if told else f"the worker {worker.id} cannot tell it"
+
+    return Change(f"Ask the worker {worker.id} where the longest of its handlers is? It tells that within 5 s.", do)
+
+
 def can_drain(seen: Seen) -> bool:
     """Whether the workers of a queue can be told to drain."""
     return hasattr(seen.queue, "drain")

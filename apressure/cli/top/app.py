@@ -21,6 +21,7 @@ from apressure.cli.top.table import QueueTable
 from apressure.cli.top.view import View
 from apressure.concurrency import background
 from apressure.concurrency.backoff import pause_until
+from apressure.core.workers import WorkerStatistics
 from apressure.monitor.monitor import Seen
 
 _PAUSE: Final = 0.25
@@ -32,7 +33,7 @@ _SHARE: Final = 25
 _CLOCK: Final = 1.0
 """Seconds after which the screen is updated without news."""
 
-_CHANGES: Final = frozenset({"pause", "requeue", "drain"})
+_CHANGES: Final = frozenset({"pause", "requeue", "drain", "stack"})
 _ON_ONE_LINE: Final = frozenset({"heading", "totals"})
 _ON_THE_TABLE: Final = frozenset({"sort", "filter", "details"})
 
@@ -143,7 +144,7 @@ class Top(App[int]):
         """Offer what is possible here."""
         if action in _CHANGES and self._read_only:
             return False
-        if action == "drain":
+        if action in {"drain", "stack"}:
             return (seen := self.current) is not None and actions.can_drain(seen)
         if action == "filter" and isinstance(self.focused, Input):
             return False
@@ -238,9 +239,16 @@ class Top(App[int]):
 
     def action_drain(self) -> None:
         """Have a worker end."""
+        self._change_worker(actions.drain)
+
+    def action_stack(self) -> None:
+        """Ask a worker for its stack."""
+        self._change_worker(actions.stack)
+
+    def _change_worker(self, wanted: Callable[[Seen, WorkerStatistics], Awaitable[actions.Change]]) -> None:
         screen = self.screen
         if isinstance(screen, Workers) and (worker := screen.chosen) is not None:
-            self._change(lambda seen: actions.drain(seen, worker))
+            self._change(lambda seen: wanted(seen, worker))
 
     def _change(self, wanted: Callable[[Seen], Awaitable[actions.Change]]) -> None:
         """Change something, after a confirmation."""

@@ -44,7 +44,7 @@ _KEYS: Final = (
 )  # fmt: skip
 _CHANGES: Final = (
     ("p", "pause the queue, or resume it"), ("r", "requeue its dead letters"),
-    ("x", "on the page of workers: drain a worker"),
+    ("x", "on the page of workers: drain a worker"), ("k", "there, too: show where its longest handler is"),
 )  # fmt: skip
 
 
@@ -104,6 +104,11 @@ def worker_cells(worker: WorkerStatistics) -> tuple[str, ...]:
         "-" if worker.oldest is None else duration(worker.oldest), f"{worker.handled:,}", f"{worker.failed:,}",
         "drains" if worker.draining else "works",
     )  # fmt: skip
+
+
+def worker_text(worker: WorkerStatistics) -> str:
+    """Return what the page of workers says of one: its cells, and its stack if it tells that."""
+    return "\n    ".join(["  ".join(worker_cells(worker)), *map(printable, worker.stack or ())])
 
 
 def help_page(*, read_only: bool) -> RenderableType:

@@ -16,7 +16,7 @@ from textual.widgets.option_list import Option
 
 from apressure.cli.exits import HANDLED, message_of
 from apressure.cli.show import printable
-from apressure.cli.top.details import worker_cells
+from apressure.cli.top.details import worker_text
 from apressure.core.workers import WorkerStatistics
 from apressure.monitor.monitor import Seen
 from apressure.queue_addresses import QueueAddress
@@ -78,7 +78,7 @@ class Workers(Screen[None]):
         now: Returns what is known of the queue now; None if it is gone.
     """
 
-    BINDINGS = [_BACK, Binding("x", "app.drain", "Drain")]  # noqa: RUF012 (Textual reads it)
+    BINDINGS = [_BACK, Binding("x", "app.drain", "Drain"), Binding("k", "app.stack", "Stack")]  # noqa: RUF012 (Textual reads it)
 
     def __init__(self, address: QueueAddress, now: Callable[[], Seen | None]) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Workers(Screen[None]):
         options = self.query_one(OptionList)
         self._shown = workers
         options.clear_options()
-        options.add_options([Option(Text("  ".join(worker_cells(worker)))) for worker in workers])
+        options.add_options([Option(Text(worker_text(worker))) for worker in workers])
         if not workers:
             options.add_option(Option(Text("no workers are registered"), disabled=True))
         else:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from apressure.connection.sender import Sender, script
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Call, Request
+from apressure.core.registration import Wish
 
 _ROOM: Final = "apressure.connection.workers"
 
@@ -28,8 +29,8 @@ class ServerRegistry:
     def leave(self, name: bytes) -> None:
         self._send("leave", [name], lambda _: None)
 
-    async def drain(self, worker_id: bytes) -> int:
-        return await self._sender.carry_out(self._call("drain"), [worker_id])  # type: ignore[no-any-return]
+    async def ask(self, worker_id: bytes, what: Wish) -> int:
+        return await self._sender.carry_out(self._call("ask"), [worker_id, what])  # type: ignore[no-any-return]
 
     def _send(self, name: str, arguments: list[Argument], on_answer: Callable[[Any], None]) -> None:
         # Not sent again: the next beat says the same, and what is not removed expires.

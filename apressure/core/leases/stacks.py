@@ -1,4 +1,4 @@
-"""What a program is doing, for the log: the stack of the event loop's thread, and where its tasks wait."""
+"""What a program is doing: the stack of the event loop's thread, where its tasks wait, and where a handler is."""
 
 from __future__ import annotations
 
@@ -36,6 +36,20 @@ def stacks(
     if len(unique) > _TASKS:
         lines.append(f"and {len(unique) - _TASKS} more tasks\n")
     return "".join(lines).rstrip()
+
+
+def frames_of(running: Any) -> list[str]:
+    """Return where a call of a handler is, the outermost frame first: files, lines and functions, and nothing else.
+
+    Args:
+        running: The call: a coroutine or a task that waits, or something that knows its thread by `ident`. Of anything
+            else, nothing is known.
+    """
+    if isinstance(running, asyncio.Task):
+        running = running.get_coro()
+    frame = sys._current_frames().get(getattr(running, "ident", None) or 0)  # noqa: SLF001
+    found = _frames(running) if frame is None else reversed(list(traceback.walk_stack(frame)))
+    return [f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_qualname}" for frame, line in found]
 
 
 def _tasks_of(loop: asyncio.AbstractEventLoop) -> set[asyncio.Task[Any]]:

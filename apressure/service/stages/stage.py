@@ -114,7 +114,7 @@ class Stage(Dispatcher):
             deliveries, batch = self._take_batch()
             if not batch:
                 return
-        observed, calls, call = None, self._arguments.calls, object()
+        observed, calls, call = None, self._arguments.calls, asyncio.current_task()
         calls.running[call] = time.perf_counter()
         try:
             argument = deliveries[0].item if batch is None else batch

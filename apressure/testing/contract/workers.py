@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -101,6 +103,81 @@ class WorkersContract:
         assert await queue.get(timeout=5) == b"2"
         assert await queue.drain(worker.id) == 0
 
+    async def test_the_stack_of_a_handler_is_told_to_those_who_ask(self, open_queue: Opener) -> None:
+        queue, working = await open_queue(), await open_queue()
+        await queue.create()
+        allowed = asyncio.Event()
+
+        async def wait_for_the_bank(secret: bytes) -> None:
+            del secret
+            await allowed.wait()
+
+        async def handle(item: bytes) -> None:
+            await wait_for_the_bank(item)
+
+        service = asyncio.ensure_future(serve(handle, working, signals=(), shared=True))
+        (worker,) = await seen(queue)
+        assert worker.stack is None
+        assert await queue.show_stack(worker.id) == 1
+        (worker,) = await seen(queue, lambda found: found[0].stack is not None)
+        assert worker.stack == ()
+        await queue.put(b"card-4711")
+        (worker,) = await seen(queue, lambda found: found[0].stack)
+        outer, inner, *_ = worker.stack
+        assert outer.startswith(f"{__file__}:")
+        assert outer.endswith(".handle")
+        assert inner.endswith(".wait_for_the_bank")
+        assert worker.stack[-1].endswith(" in Event.wait")
+        assert "4711" not in "".join(worker.stack)
+        assert await queue.show_stack("nobody") == await queue.show_stack(worker.id[:-1]) == 0
+        assert not worker.draining
+        allowed.set()
+        service.cancel()
+        await in_time(asyncio.wait((service,)))
+
+    async def test_the_stack_of_a_thread_is_told(self, open_queue: Opener) -> None:
+        queue, working = await open_queue(), await open_queue()
+        await queue.create()
+        allowed = threading.Event()
+
+        def block(_: bytes) -> None:
+            allowed.wait(60)
+
+        with ThreadPoolExecutor(1) as executor:
+            service = asyncio.ensure_future(serve(block, working, signals=(), shared=True, executor=executor))
+            try:
+                await queue.put(b"1")
+                (worker,) = await seen(queue, lambda found: found and found[0].in_hand)
+                assert await queue.show_stack(worker.id) == 1
+                (worker,) = await seen(queue, lambda found: found[0].stack)
+                assert [frame for frame in worker.stack if frame.endswith(".block")]
+                assert worker.stack[-1].endswith(" in Event.wait") or "Condition" in worker.stack[-1]
+            finally:
+                allowed.set()
+                service.cancel()
+                await in_time(asyncio.wait((service,)))
+
+    async def test_a_worker_that_shows_its_stack_drains(
+        self, open_queue: Opener, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(registration, "BEAT", 1.0)  # both are asked before the next beat
+        queue, working = await open_queue(), await open_queue()
+        await queue.create()
+        allowed = asyncio.Event()
+
+        async def handle(_: bytes) -> None:
+            await allowed.wait()
+
+        service = asyncio.ensure_future(serve(handle, working, prefetch=1, signals=(), shared=True))
+        await queue.put(b"1")
+        (worker,) = await seen(queue)
+        assert await queue.drain(worker.id) == await queue.show_stack(worker.id) == await queue.drain(worker.id) == 1
+        assert (await queue.statistics()).workers[0].draining
+        (worker,) = await seen(queue, lambda found: found[0].stack)
+        assert worker.draining
+        allowed.set()
+        assert (await in_time(service)).drained
+
     async def test_a_block_is_seen_and_cannot_be_drained(self, open_queue: Opener) -> None:
         queue, working = await open_queue(), await open_queue()
         await queue.create()
@@ -110,7 +187,7 @@ class WorkersContract:
             (worker,) = await seen(queue, lambda found: found and found[0].handled)
             assert (worker.kind, worker.handler, worker.concurrency) == ("consumer", "", 1)
             assert (worker.handled, worker.oldest, worker.busy) == (1, None, 0)
-            assert await queue.drain(worker.id) == 0
+            assert await queue.drain(worker.id) == await queue.show_stack(worker.id) == 0
             assert not (await queue.statistics()).workers[0].draining
         await seen(queue, lambda found: not found)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from apressure import AsyncQueue
+from apressure.cli.commands import workers
 from apressure.cli.commands.workers import _COLUMNS
 from tests import processes
 from tests.integration.cli.test_cli_kinds import Here
@@ -29,6 +30,12 @@ import asyncio
 
 async def work(item):
     await asyncio.sleep(0.2)
+
+async def bank(item):
+    await asyncio.sleep(3600)
+
+async def bill(item):
+    await bank(item)
 """
 
 
@@ -81,7 +88,7 @@ def test_the_processes_of_a_worker_are_listed_and_those_that_are_drained_are_not
 @pytest.mark.parametrize("address", ["orders", "events:orders", "tasks:orders"])
 def test_a_producer_that_waits_is_told_and_is_no_worker(here: Here, address: str, url: str) -> None:
     here("create", address, "--bound", "1")
-    with processes.Popen([*COMMAND, "put", address, "1", "2", "--codec", "text"], env=environment(url)) as process:
+    with processes.Popen([*COMMAND, "put", address, "1", "2"], env=environment(url)) as process:
         try:
             (producer,) = waited(lambda: here.json("stat", address)["waiting_producers"])
             assert (producer["pid"], producer["puts"]) == (process.pid, 1)
@@ -90,11 +97,37 @@ def test_a_producer_that_waits_is_told_and_is_no_worker(here: Here, address: str
             assert row["states"][0]["name"] == "full"
             assert re.fullmatch(r"full: 1 producer waits, for \d+ s", row["states"][0]["text"])
             assert here("workers", "ls") == ""
-            here("get", address, "--count", "1")
+            here("get", address, "-n", "1")
             assert process.wait(PATIENCE) == 0
         finally:
             process.kill()
     waited(lambda: here.json("stat", address)["waiting_producers"] == [])
+
+
+def test_a_worker_says_where_its_handler_is(
+    here: Here, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here("put", "events:orders", "secret", "--create")
+    command = [*COMMAND, "worker", "app:bill", "events:orders"]
+    with processes.Popen(command, env=environment(url), stdout=-1) as process:
+        try:
+            (worker,) = waited(lambda: [one for one in here.json("workers", "ls") if one["in_hand"]])
+            assert worker["stack"] is None
+            head, *frames = here("workers", "stack", worker["id"]).splitlines()
+            assert re.fullmatch(r".*events:orders: bill has run for \d+\.\d s", head)
+            assert frames[0].startswith(f"  {tmp_path / 'app.py'}:")
+            assert [frame.rpartition(" ")[2] for frame in frames] == ["bill", "bank", "sleep"]
+            (shown,) = here.json("workers", "stack", worker["id"], "events:orders")
+            assert shown["stack"] == [frame.strip() for frame in frames]
+            assert "secret" not in str(shown)
+        finally:
+            process.kill()
+    with connect(url) as db:  # as another one that was killed before it told anything
+        (key,) = db.keys("apressure:*:workers")
+        ((name, value),) = [field for field in db.hgetall(key).items() if field[0]]
+        db.hset(key, name, re.sub(rb',"stack":\[.*\]', b"", value))
+    monkeypatch.setattr(workers, "_PATIENCE", 0.5)
+    assert "told no stack within 0.5 s" in here.fails(3, "workers", "stack", worker["id"], "events:orders")
 
 
 def test_an_id_that_nothing_has(here: Here) -> None:

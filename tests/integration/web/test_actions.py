@@ -132,6 +132,23 @@ async def test_a_worker_is_drained(open_page: OpenPage, clicks: EventQueue[bytes
     assert "can be drained" in (await do(page, act("drain", id="nobody"))).text
 
 
+async def test_a_worker_tells_its_stack(open_page: OpenPage, clicks: EventQueue[bytes]) -> None:
+    async def wait_for_the_bank(_: bytes) -> None:
+        await asyncio.Event().wait()
+
+    serving = asyncio.ensure_future(serve(wait_for_the_bank, clicks))
+    page = await open_page("events:clicks", allow_actions=True)
+    await until(page, "/workers?format=json", lambda found: found["workers"])
+    workers = await page.get("/workers")
+    (link,) = (html.unescape(one) for one in re.findall(r'href="([^"]*what=stack[^"]*)"', workers.text))
+    assert "It tells its stack" in (await do(page, link)).text
+    await until(page, "/workers?format=json", lambda found: found["workers"] and found["workers"][0]["stack"])
+    assert "wait_for_the_bank" in (await page.get("/workers")).text
+    assert "can tell its stack" in (await do(page, act("stack", id="nobody"))).text
+    serving.cancel()
+    await asyncio.wait((serving,))
+
+
 async def test_only_operators_may_change_queues(open_page: OpenPage, clicks: EventQueue[bytes]) -> None:
     page = await open_page("events:clicks", allow_actions=True, tokens=TOKENS)
     viewer, operator = {"authorization": f"Bearer {VIEWER}"}, {"authorization": f"Bearer {OPERATOR}"}

@@ -156,6 +156,7 @@ HOSTILE: dict[str, bytes] = {
             ("pid", -1), ("pid", True), ("pid", 1.5), ("pid", 10**30), ("in_hand", "1"), ("oldest", "1"),
             ("oldest", -1), ("busy", float("nan")), ("busy", float("inf")), ("busy", True), ("age", None),
             ("age", 1e300), ("age", 1e12), ("handled", None), ("host", {}),
+            ("stack", "f.py:1 in f"), ("stack", [1]), ("stack", ["\ud800"]), ("stack", {}),
         )
     },
 }  # fmt: skip
@@ -224,6 +225,34 @@ async def test_a_queue_knows_a_thousand_workers_and_no_more(url: str, db: redis.
         assert await queue.drain("worker-007") == 0
         assert await beat(queue, b"worker-007/1", record) == 0
         assert [worker.id for worker in (await queue.statistics()).workers] == ["worker-007"]
+
+
+@on_valkey
+async def test_a_long_stack_loses_its_outer_frames(url: str) -> None:
+    """The handler waits behind 300 calls, in a file with a long name that is no ASCII."""
+    allowed = asyncio.Event()
+    source = "async def deep(number, allowed):\n  await (deep(number - 1, allowed) if number else allowed.wait())\n"
+    room: dict[str, Any] = {}
+    exec(compile(source, "ü" * 300, "exec"), room)
+
+    async def handle(_: bytes) -> None:
+        await room["deep"](300, allowed)
+
+    async with AsyncQueue[bytes]("jobs", url=url) as queue:
+        await queue.create()
+        await queue.put(b"1")
+        service = asyncio.ensure_future(serve(handle, AsyncQueue("jobs", url=url), signals=(), shared=True))
+        (worker,) = await seen(queue, lambda found: found and found[0].in_hand)
+        assert await queue.show_stack(worker.id) == 1
+        (worker,) = await seen(queue, lambda found: found[0].stack)
+        cut, *frames, last = worker.stack
+        assert cut == "…"
+        assert frames
+        assert all(frame.endswith("ü:2 in deep") and len(frame) == 255 for frame in frames)
+        assert last.endswith(" in Event.wait")
+        allowed.set()
+        service.cancel()
+        await in_time(asyncio.wait((service,)))
 
 
 # Rights.
