@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from keyword import iskeyword
 from typing import Annotated, Any, Final
 
 import typer
@@ -27,8 +28,8 @@ _CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 
 _ALONE: Final = (
     "create", "put", "get", "ask", "peek", "ls", "top", "stat", "pause", "resume", "limit", "hold", "purge", "dead",
-    "requeue", "discard", "close", "delete", "doctor", "health", "metrics", "web", "worker", "demo", "pipeline",
-    "explain",
+    "requeue", "discard", "close", "delete", "export", "import", "doctor", "health", "metrics", "web", "worker", "demo",
+    "pipeline", "explain",
 )  # fmt: skip
 _TASKS: Final = (
     "run", "ls", "show", "wait", "cancel", "purge", "listen", "complete", "fail", "progress",
@@ -67,7 +68,8 @@ def _made(name: str) -> Any:
         return _group(name, "What queues put at certain times.", schedules)
     if name == "workers":
         return _group(name, "What works on queues.", [command(one) for one in _functions(name, _WORKERS)])
-    (function,) = _functions(name, (name,))
+    module = f"{name}_" if iskeyword(name) else name
+    (function,) = _functions(module, (module,))
     alone = typer.Typer(name=name, add_completion=False, rich_markup_mode="rich")
     alone.command(epilog=_SEE)(command(function, server=name != "explain"))
     return typer.main.get_command(alone)

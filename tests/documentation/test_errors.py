@@ -117,6 +117,6 @@ def test_shells_get_a_script_that_completes(shell: str) -> None:
 
 
 def test_commands_are_completed() -> None:
-    words = environment(_APRESSURE_COMPLETE="complete_bash", COMP_WORDS="apressure exp", COMP_CWORD="1")
+    words = environment(_APRESSURE_COMPLETE="complete_bash", COMP_WORDS="apressure expl", COMP_CWORD="1")
     done = processes.run(COMMAND, capture_output=True, text=True, timeout=60, check=True, env=words)
     assert done.stdout.split() == ["explain"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from typing import Annotated, Any
 
@@ -32,7 +31,7 @@ from apressure.cli.show import print_json
 from apressure.cli.streams.feed import Feeder
 from apressure.cli.streams.framing import DEFAULT_LIMIT, FramingError, decoder
 from apressure.cli.streams.meter import Meter, is_shown
-from apressure.cli.streams.pipes import Input
+from apressure.cli.streams.pipes import Input, input_size
 from apressure.cli.streams.texts import message_of
 from apressure.queue_addresses import QueueAddress
 
@@ -97,7 +96,7 @@ def put(
     address = common.read(queue)
     given = [os.fsencode(item) for item in items or []]
     shown = not given and is_shown(progress, busy=0)
-    meter = Meter(f"put {address}", shown=shown, total_bytes=None if given else _input_size())
+    meter = Meter(f"put {address}", shown=shown, total_bytes=None if given else input_size())
     feeder: Feeder | None = None
     cut_short = False
     put_ids: list[str] = []
@@ -179,12 +178,3 @@ def _options(single: bool, **options: Any) -> dict[str, Any]:
     if options["dedup_id"] is None and options["replace"] is not None:
         raise UsageError("--replace needs --dedup-id: give both options")
     return {name: value for name, value in options.items() if value is not None}
-
-
-def _input_size() -> int | None:
-    """Return how many bytes are left in standard input; None if it is not a file."""
-    try:
-        status = os.fstat(0)
-        return max(0, status.st_size - os.lseek(0, 0, os.SEEK_CUR)) if stat.S_ISREG(status.st_mode) else None
-    except OSError:
-        return None

@@ -55,7 +55,7 @@ class Feeder:
         self._timeout = timeout
         self._options = options
         self._on_id = on_id
-        self._singly = on_id is not None or "dedup_id" in options
+        self._singly = on_id is not None or not options.keys().isdisjoint(("dedup_id", "id"))
         self._unput: deque[bytes] = deque()
         self._decoder: Decoder | None = None
         self._window = _BATCH

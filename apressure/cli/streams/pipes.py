@@ -89,6 +89,15 @@ class Input:
                 select.select([0], [], [])
 
 
+def input_size() -> int | None:
+    """Return how many bytes are left in standard input; None if it is not a file."""
+    try:
+        status = os.fstat(0)
+        return max(0, status.st_size - os.lseek(0, 0, os.SEEK_CUR)) if stat.S_ISREG(status.st_mode) else None
+    except OSError:
+        return None
+
+
 class Output:
     """Bytes to standard output, without a buffer. The flags of the descriptor stay as they are."""
 

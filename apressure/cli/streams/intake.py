@@ -1,0 +1,240 @@
+"""Puts what `apressure export` wrote into a queue, line by line, and knows which lines are done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from apressure.cli.exits import UsageError
+from apressure.cli.streams import archive
+from apressure.cli.streams.archive import ArchiveError, End, Entry, Head, Message
+from apressure.cli.streams.feed import Feeder
+from apressure.cli.streams.framing import Framing, decoder
+from apressure.cli.streams.meter import Meter
+from apressure.cli.streams.pipes import Input
+from apressure.cli.streams.texts import message_of, text_of
+from apressure.core.occasions import Schedule
+from apressure.dead_letters import DeadLetter
+from apressure.events.remote.address import is_okq
+from apressure.exceptions import PressureError, UnsupportedError
+from apressure.queue_addresses import QueueAddress
+
+_READ: Final = 1 << 16
+_LONGEST_LINE: Final = 1 << 30
+_MOST: Final = 1000
+_MOST_BYTES: Final = 1 << 20
+"""The most messages, and the most bytes, that are put together."""
+
+
+class Intake:
+    """Puts the lines of a file into a queue.
+
+    Args:
+        queue: The queue, open.
+        address: Its address.
+        meter: Counts the messages that were put.
+        skip: How many lines are done already.
+        bound: The bound of a new queue; None for that of the file.
+        drop: Leave out what this kind of queue cannot keep.
+        timeout: Seconds to wait for room, each time; None to wait for ever.
+
+    Attributes:
+        done: How many lines are done.
+        counts: How many there were of each sort.
+        dropped: What was left out.
+    """
+
+    def __init__(
+        self, queue: Any, address: QueueAddress, meter: Meter, *, skip: int, bound: int | None, drop: bool,
+        timeout: float | None,
+    ) -> None:  # fmt: skip
+        self.done = 0
+        self.counts: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()
+        self._queue = queue
+        self._address = address
+        self._meter = meter
+        self._skip = skip
+        self._bound = bound
+        self._drop = drop
+        self._timeout = timeout
+        self._keeps_keys = address.kind in ("events", "tasks") and not is_okq(address.url)
+        self._head: Head | None = None
+        self._ended = False
+        self._number = 0
+        self._pending: list[Message | DeadLetter[bytes]] = []
+        self._first = 0
+        self._terms: dict[str, Any] | None = None
+        self._size = 0
+
+    async def read(self, source: Input) -> None:
+        """Put everything, to the last line.
+
+        Raises:
+            ArchiveError: A line is damaged, or the last one is missing. All lines before it are done.
+            PressureError: As for the operations of the queue. `done` lines are done.
+
+        Cancelled, `done` lines are done, and nothing else was put.
+        """
+        lines = decoder(Framing.LINES, limit=_LONGEST_LINE)
+        while data := await source.read(_READ):
+            for text in lines.feed(data):
+                await self._take(text)
+        for text in lines.finish():
+            await self._take(text)
+        await self._put()
+        if self._head is None:
+            raise ArchiveError("the input is empty: give it what `apressure export` has written")
+        if not self._ended:
+            raise ArchiveError(
+                f"the input ends behind line {self._number}, without the last line of an export: it was cut short. "
+                "Everything in it is in the queue"
+            )
+        if self._head.closed:
+            await self._queue.close(self._timeout)
+
+    async def _take(self, text: bytes) -> None:
+        self._number += 1
+        try:
+            entry = self._read(text)
+        except ArchiveError as error:
+            await self._put()
+            raise ArchiveError(f"line {self._number} is damaged: {error}. Nothing of it was put") from None
+        if isinstance(entry, Head):
+            self._head = entry
+            await self._queue.create(entry.bound if self._bound is None else self._bound, exist_ok=True)
+        self._ended = isinstance(entry, End)
+        if self._number <= self._skip:
+            self.done = self._number
+        elif isinstance(entry, (Message, DeadLetter)):
+            await self._gather(entry)
+        else:
+            await self._put()
+            try:
+                await self._carry_out(entry)
+            except ValueError as error:
+                if isinstance(error, PressureError):
+                    raise
+                raise ArchiveError(f"line {self._number} is damaged: {error}. Nothing of it was put") from None
+            self.done = self._number
+
+    def _read(self, text: bytes) -> Entry:
+        entry = archive.read(text)
+        if self._ended:
+            raise ArchiveError("it is behind the last line of the export")
+        if isinstance(entry, Head) and self._number > 1:
+            raise ArchiveError("it begins another export")
+        if self._number == 1 and not isinstance(entry, Head):
+            raise ArchiveError("it is not the first line of an export")
+        return entry
+
+    async def _gather(self, entry: Message | DeadLetter[bytes]) -> None:
+        """Keep an entry until there are enough of its sort to be put together."""
+        terms = None if isinstance(entry, DeadLetter) else self._terms_of(entry)
+        if self._pending and (terms != self._terms or self._size >= _MOST_BYTES or len(self._pending) >= _MOST):
+            await self._put()
+        if not self._pending:
+            self._first, self._terms, self._size = self._number, terms, 0
+        self._pending.append(entry)
+        self._size += len(entry.raw)
+
+    async def _carry_out(self, entry: Entry) -> None:
+        if isinstance(entry, Head):
+            await self._set(entry)
+        elif isinstance(entry, Schedule):
+            await self._plan(entry)
+
+    async def _set(self, head: Head) -> None:
+        rate, concurrency, key = head.limits.rate, head.limits.concurrency, head.limits.key
+        queue = self._queue
+        if rate is not None:
+            await self._if_possible("rate", lambda: queue.set_rate(rate.count, rate.per, rate.burst))
+        if concurrency is not None:
+            await self._if_possible("concurrency", lambda: queue.set_concurrency(concurrency))
+        if key is not None:
+            await self._if_possible("key limit", lambda: queue.set_key(key.pointer, key.at_most, fair=key.fair))
+        if head.paused:
+            await queue.pause()
+
+    async def _plan(self, planned: Schedule) -> None:
+        item = self._convert(planned.raw)
+
+        async def plan() -> None:
+            await self._queue.every(planned.name, planned.when, item, timezone=planned.timezone, missed=planned.missed)
+            if planned.paused:
+                await self._queue.pause_schedule(planned.name)
+            self.counts["schedules"] += 1
+
+        await self._if_possible("schedules", plan)
+
+    async def _if_possible(self, what: str, change: Callable[[], Awaitable[Any]], count: int = 1) -> None:
+        try:
+            await change()
+        except UnsupportedError as error:
+            if not self._drop:
+                raise self._refused(error) from None
+            self.dropped[what] += count
+
+    def _refused(self, error: UnsupportedError) -> UsageError:
+        return UsageError(f"line {self.done + 1}: {error}. --drop leaves out what this queue cannot keep")
+
+    async def _put(self) -> None:
+        """Put what was gathered. Whatever happens, `done` is right afterwards."""
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        self.done = self._first - 1
+        if self._terms is None:
+            await self._if_possible("dead letters", lambda: self._bury(pending), len(pending))
+            self.done = self._first - 1 + len(pending)
+            return
+        before = self._meter.messages
+        feeder = Feeder(self._queue, self._meter, self._convert, timeout=self._timeout, **self._terms)
+        try:
+            await feeder.put([one.raw for one in pending])
+        except UnsupportedError as error:
+            raise self._refused(error) from None
+        finally:
+            put = self._meter.messages - before
+            self.done += put
+            self.counts.update(one.place for one in pending[:put] if isinstance(one, Message))
+
+    async def _bury(self, pending: Sequence[Message | DeadLetter[bytes]]) -> None:
+        letters = [
+            DeadLetter(one.id, self._convert(one.raw), one.attempts, one.error, one.when, bytes)
+            for one in pending
+            if isinstance(one, DeadLetter)
+        ]
+        adding = asyncio.ensure_future(self._queue.add_dead_letters(letters))
+        try:
+            await asyncio.shield(adding)
+        finally:
+            await asyncio.wait({adding})  # also if this was cancelled: it waits for no room
+            error = adding.exception()
+            added = adding.result() if error is None else error.accepted if isinstance(error, PressureError) else 0
+            self.done += added
+            self.counts["dead"] += added
+
+    def _terms_of(self, message: Message) -> dict[str, Any]:
+        """Return the terms on which a message is put."""
+        assert self._head is not None
+        terms: dict[str, Any] = {}
+        if message.due is not None:
+            terms["at"] = message.due
+        if message.key is not None and self._drop and not self._keeps_keys:
+            self.dropped["keys"] += 1
+        elif message.key is not None:
+            terms["key"] = message.key
+        if message.id is not None and self._address.kind == self._head.kind == "events":
+            terms["id"] = message.id  # a repeat is refused
+        return terms
+
+    def _convert(self, raw: bytes) -> bytes:
+        """Return a message of the exported queue as one of this queue: the parameters of tasks are text, or JSON."""
+        assert self._head is not None
+        here = self._address
+        if (self._head.kind == "tasks") is (here.kind == "tasks"):
+            return raw
+        return message_of(here)(raw) if here.kind == "tasks" else text_of(here._replace(kind="tasks"))(raw)
