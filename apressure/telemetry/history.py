@@ -18,6 +18,9 @@ _SPEED: Final = 10.0
 _GAP: Final = 600.0
 """Seconds: what has happened between two looks that are further apart is not known by the minute."""
 
+_LATE: Final = 30.0
+"""Seconds: what has happened in a minute is not known where the first look of all came so late in it."""
+
 _MOST: Final = 1000
 """As many looks are kept until the messages that were put meanwhile are gone. Then every second one is forgotten."""
 
@@ -194,7 +197,7 @@ class Minutes:
         Where looks are rare, it is the part that is one minute's.
         """
         before, put, taken, failed, duration = self._before, None, None, None, None
-        if before is None or latest.at - before.at > _GAP:
+        if before is None or latest.at - before.at > _GAP or before.at - self._time > _LATE:
             return put, taken, failed, duration
         part = 1.0 if latest.at - before.at < 90 else 60 / (latest.at - before.at)
         if before.totals is not None and latest.totals is not None:

@@ -29,6 +29,7 @@ from apressure import AsyncQueue, Client, EventQueue, TaskQueue
 from apressure.core.history import KEPT, Minute
 from apressure.embedded import EmbeddedServer
 from apressure.monitor.monitor import Monitor
+from tests import processes
 from tests.benchmarks.__main__ import machine
 from tests.integration.commands import COMMAND, environment
 from tests.servers import admin
@@ -139,7 +140,7 @@ class Pages:
 @contextlib.asynccontextmanager
 async def served(url: str) -> AsyncIterator[tuple[psutil.Process, str]]:
     """Run `apressure web` in a process of its own, with its usual options."""
-    process = await asyncio.create_subprocess_exec(
+    process = await processes.start(
         *COMMAND, "web", "--port", "0", env=environment(url), stdout=asyncio.subprocess.PIPE
     )
     try:

@@ -10,6 +10,7 @@ import pytest
 
 from apressure import EventQueue, QueueDoesNotExistError, ServerTooOldError
 from apressure.testing.contract import (
+    BoundContract,
     DeadLetterContract,
     DelayContract,
     ExpiryContract,
@@ -35,6 +36,7 @@ class TestServerOfOurs(
     ExpiryContract,
     ScheduleContract,
     HistoryContract,
+    BoundContract,
 ):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:

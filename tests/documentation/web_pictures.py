@@ -30,8 +30,8 @@ from tests.documentation.blocks import DOCS
 from tests.integration.commands import wait_until
 from tests.integration.web.browser import Served, browser, emulate
 
-_SECONDS: Final = 20.0
-"""For which the queues are used, so that there are speeds, ages and states."""
+_SECONDS: Final = 15.0
+"""Twice, for which the queues are used, so that there are speeds, ages and states."""
 
 _COLORS: Final = 64
 """Of a picture: more would make the files larger, and nothing clearer."""
@@ -59,7 +59,7 @@ class Picture(NamedTuple):
 
 PICTURES: Final = (
     Picture("overview", "", height=520),
-    Picture("queue", "queue?at=invoices", height=1400),
+    Picture("queue", "queue?at=invoices", height=1750),
     Picture("queue-dark", "queue?at=orders", height=760, scheme="dark"),
     Picture("letters", f"queue/letters?at={quote('events:clicks')}", height=620),
     Picture("phone", "queue?at=invoices", width=390, height=900, scale=1.5),
@@ -166,6 +166,7 @@ def shots(page: str) -> None:
 
 async def main() -> None:
     """Start a server, the page and those who use queues; make the pictures."""
+    await asyncio.sleep(60 - time.time() % 60)  # all of it is one minute, which is in no chart yet
     with EmbeddedServer(tcp=True, port=7379) as server, mock.patch("socket.gethostname", return_value="worker-1"):
         async with Client(server.url) as client, queues(client):
             await asyncio.sleep(_SECONDS)

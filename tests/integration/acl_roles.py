@@ -174,6 +174,7 @@ async def produce(stage: Stage) -> None:
             await eventually(lambda: stage.db.hget(f"{OURS}:producer_lease", "deadline") != deadline)
         await owner.get_many(2)
         await stage.lose_a_reply("put", [b"0", b"", b"0", b"x"], uid=True)
+        await rebind(queue)
         await stage.while_waiting(queue.wait_closed(), owner.close)
         await owner.delete()
         await owner.create(bound=2)
@@ -191,11 +192,18 @@ async def produce(stage: Stage) -> None:
     await too_late(stage, lambda: queue.put(b"x"))
 
 
+async def rebind(queue: Queue) -> None:
+    """Change the bound, so that the queue is full, is not, has no bound, and has it again."""
+    for bound in (1, 3, 0, 2):
+        await queue.set_bound(bound)
+
+
 async def delay(stage: Stage) -> None:
     """What a producer does with delayed messages, of others, too."""
     queue, owner = stage.queue, stage.owner
     await queue.put(b"later", delay=60)
     await queue.put(b"soon", delay=0.01)
+    await rebind(queue)
     await look(queue)
     await asyncio.sleep(0.05)
     await queue.put(b"now", force=True)
@@ -219,6 +227,9 @@ async def consume(stage: Stage) -> None:
     if queue.client.settings.scripting:
         await queue.hold(1)
         await queue.hold(0)
+        await owner.put(b"later", delay=60)
+        await rebind(queue)
+        await owner.purge()
         await stage.leave_a_dead_consumer()
         stage.leave_a_dead_claim("consumer")
         deliveries = [await queue.receive(), await queue.receive()]
@@ -329,6 +340,9 @@ async def operate(stage: Stage) -> None:
         assert await queue.purge() == 2
         assert await queue.pause()
         assert await queue.resume()
+        await owner.put(b"later", delay=60)
+        await rebind(queue)
+        await owner.purge()
         await queue.set_rate(5)
         await queue.hold(1)
         await queue.hold(0)

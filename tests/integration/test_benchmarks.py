@@ -93,6 +93,18 @@ def test_a_quick_run_of_events(tmp_path: Path) -> None:
     assert f"{next(iter(results['bytes_of_an_idle_connection'].values())):,} bytes" in shown.stdout
 
 
+def test_a_quick_run_of_open_pages(tmp_path: Path) -> None:
+    file = tmp_path / "watch.json"
+    run = [sys.executable, "-m", "tests.benchmarks.watch", "--queues", "9", "--messages", "1", "--pages", "4"]
+    command = [*run, "--seconds", "3", "--json", str(file)]
+    done = processes.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100)
+    results = json.loads(file.read_text())
+    assert results["loads a second"] > 0
+    assert results["kB of a load"] > 1  # pages, and no errors
+    assert results["page's process"] > 0
+    assert "server, with open pages" in done.stdout
+
+
 def test_the_plots(tmp_path: Path) -> None:
     by_hand = [
         figure(server, "wake-up", "brpop", loop, "s p99", 1.5, [(0.003, 0.001), (0.002, 0.001)])

@@ -8,6 +8,7 @@ two. Every step of ours is a script, so here it is one transition. A missing per
 * A step of ours sees who has a role, and not what they hold. It brings a missing permit if it took a message, or if
   nobody plain has a role. A put of ours leaves one place to the client that gets the permit, if it is missing and a
   plain client is the consumer.
+* A step of ours that changes the bound brings a permit for a queue that was full: nobody can have that one.
 * Of a dead client, a person gives back the role: the doctor's step brings the permit with it. Where a producer waits
   for a permit that was lost, the doctor's advice is to push one by hand.
 
@@ -53,12 +54,14 @@ class State(NamedTuple):
         producer: `"idle"`, `"role"` (it has the role), `"permit"`, `"room"` (it has put, and there was room left),
             `"end"` (only the role is to be given back), `"dead"`.
         consumer: Likewise; `"got"` is after its message.
+        more: By how many the bound has grown.
     """
 
     length: int = 0
     permits: int = 1
     producer: str = "idle"
     consumer: str = "idle"
+    more: int = 0
 
 
 Transition = tuple[str, State]
@@ -132,7 +135,12 @@ def _of_death(state: State, bound: int, design: Design) -> Iterator[Transition]:
             yield f"the doctor gives back the {role}'s role", freed._replace(permits=1) if room else freed
 
 
-def search(bound: int, design: Design, consumer: bool, ours: bool = True, excess: int = 0) -> Result:
+def _of_growth(state: State, bound: int, design: Design) -> Iterator[Transition]:
+    grown = state._replace(more=state.more + 1)
+    yield "the bound grows", _normalised(grown, bound + 1, design, took=state.length >= bound)
+
+
+def search(bound: int, design: Design, consumer: bool, ours: bool = True, excess: int = 0, grows: int = 0) -> Result:
     """Walk all states.
 
     In none may more messages wait than the bound says. From each there must be a way, without another death, back to
@@ -144,19 +152,22 @@ def search(bound: int, design: Design, consumer: bool, ours: bool = True, excess
         consumer: There is a plain consumer, too. (With a bound of 2 or more, the two exceed it without us.)
         ours: There are clients of ours, too.
         excess: So many more may wait.
+        grows: By how many the bound may grow, by one at a time.
     """
 
     def transitions(state: State) -> Iterator[tuple[str, State, bool]]:
-        possible = [*_of_plain_producer(state, bound), *_of_death(state, bound, design)]
-        possible += _of_plain_consumer(state, bound) if consumer else ()
-        possible += _of_ours(state, bound, design) if ours else ()
+        current = bound + state.more
+        possible = [*_of_plain_producer(state, current), *_of_death(state, current, design)]
+        possible += _of_plain_consumer(state, current) if consumer else ()
+        possible += _of_ours(state, current, design) if ours else ()
+        possible += _of_growth(state, current, design) if state.more < grows else ()
         for what, after in possible:
             yield what, after, not what.endswith("dies")
 
     return search_all(
         State(),
         transitions,
-        lambda state: ROOM if state.length > bound + excess else "",
-        lambda state: state == State(),
+        lambda state: ROOM if state.length > bound + state.more + excess else "",
+        lambda state: state._replace(more=0) == State(),
         STUCK,
     )

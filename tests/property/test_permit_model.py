@@ -14,6 +14,13 @@ def test_the_design_holds_in_every_state(bound: int, consumer: bool) -> None:
     assert result.states >= 10  # a model that forgets what can happen would pass as well
 
 
+@pytest.mark.parametrize("bound", [1, 2, 5])
+def test_it_holds_while_the_bound_grows(bound: int) -> None:
+    alone, both = search(bound, Design(), consumer=False, grows=2), search(bound, Design(), True, excess=1, grows=2)
+    assert (alone.broken, both.broken) == ("", ""), (alone.steps, both.steps)
+    assert both.states > alone.states > search(bound, Design(), consumer=False).states
+
+
 @pytest.mark.parametrize(
     ("bound", "design", "broken"),
     [

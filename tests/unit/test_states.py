@@ -204,6 +204,16 @@ def test_what_has_happened_between_rare_looks_is_a_part_or_unknown() -> None:
     assert (ended.put, ended.taken) == (None, None)  # another queue of the name
 
 
+def test_what_has_happened_in_a_minute_that_was_watched_late_is_not_known() -> None:
+    for second, put in ((29, 20), (31, None)):
+        minutes, base = Minutes(), 1_900_000_020 // 60 * 60
+        minutes.look(base + second, statistics(length=3), 0.0, (10, 5))
+        minutes.look(base + 59, statistics(length=3), 0.0, (30, 25))
+        ended = minutes.look(base + 61, statistics(length=3), 0.0, (31, 26))
+        assert ended is not None
+        assert (ended.put, ended.taken, ended.length) == (put, put, 3)
+
+
 @pytest.mark.parametrize(
     "minute", [Minute(60, 1, 2, 3, 4, 5, 6, 7, 8), Minute(1_900_000_020, 0, 0, 0, None, None, None)]
 )

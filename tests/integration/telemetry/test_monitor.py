@@ -198,7 +198,7 @@ async def test_minutes_are_written_for_all_and_read_by_others(
             (seen, *_) = [seen for seen in monitor.seen() if seen.address.name == "orders"]
             known = await monitor.minutes(seen)
         minutes = await orders.history()
-        assert {minute[1:5] for minute in minutes} == {(3, 0, 0, 0)}
+        assert {minute[1:5] for minute in minutes[1:]} == {(3, 0, 0, 0)}  # the first may have been watched late
         assert {minute.time for minute in known} >= {minute.time for minute in minutes[:3]}
         with admin(server) as db:
             key = "apressure:__pressure__:orders:history"
