@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from apressure.core.searching import DeadLetterSearch
 from apressure.logs import escaped
+from apressure.monitor import bulk
 from apressure.monitor.monitor import Seen
+from apressure.web.jobs import Jobs, TooManyJobsError, told
 
 _TIMEOUT: Final = 5.0
 """Seconds to wait for room, or for a role that another client holds."""
 
 DEADLINE: Final = 60.0
 """Seconds for an action."""
+
+_COUNTED: Final = 5000
+"""Dead letters at which a question looks, to say how many an action would touch."""
 
 
 class WrongFormError(Exception):
@@ -41,12 +48,18 @@ class Asking(NamedTuple):
     Attributes:
         seen: The queue.
         statistics: Its statistics, as of now.
-        id: Which dead letter or worker; "" for no certain one.
+        id: Which dead letter, worker or job; "" for no certain one.
+        search: Which dead letters.
+        jobs: The jobs of the page.
+        who: Who asks.
     """
 
     seen: Seen
     statistics: Any
     id: str
+    search: DeadLetterSearch
+    jobs: Jobs
+    who: str
 
     @property
     def address(self) -> str:
@@ -66,6 +79,7 @@ class Action(NamedTuple):
         do: Does it, and returns what it did.
         fields: What it asks for.
         listed: It is about the queue as a whole, so the page of the queue lists it.
+        view: The view of the queue where it is done.
     """
 
     label: str
@@ -73,6 +87,7 @@ class Action(NamedTuple):
     do: Callable[[Asking, Typed], Awaitable[str]]
     fields: tuple[Field, ...] = ()
     listed: bool = True
+    view: str = ""
 
 
 def _said(text: str) -> Callable[[Asking], Awaitable[str]]:
@@ -119,21 +134,52 @@ async def _concurrency(asking: Asking, typed: Typed) -> str:
     return "Any number may be in flight." if most is None else f"At most {most:,} may be in flight."
 
 
-async def _letters_question(asking: Asking) -> str:
-    if asking.id:
-        return f"Move the dead letter {asking.id} of {asking.address} back to the end of the queue?"
-    letters = await asking.seen.queue.dead_letters(1000, deadline=DEADLINE)
-    more = " or more" if len(letters) == 1000 else ""
-    return (
-        f"Move all dead letters of {asking.address}, {len(letters):,}{more}, back to the end of the queue? "
-        "Their attempts start anew."
-    )
+def _on_letters(work: bulk.Work, would: str, one: str, did: str) -> Action:
+    """Return an action on one dead letter, on those that were chosen, or on those that a search finds.
+
+    Args:
+        work: What is done with them.
+        would: The question, with the number of dead letters and the queue.
+        one: The question for one, with its id.
+        did: What was done with one.
+    """
+
+    async def question(asking: Asking) -> str:
+        if asking.id:
+            return one.format(id=asking.id, queue=asking.address)
+        if asking.search.ids:
+            return would.format(count=f"the {len(list(asking.search.ids)):,} chosen", queue=asking.address)
+        counted = await bulk.count(asking.seen.queue, asking.search, _COUNTED)
+        which = f" ({told(asking.search)})" if not asking.search.everything else ""
+        text = would.format(count=f"{counted.found:,}", queue=asking.address + which)
+        if not counted.complete:
+            text += f" That is their number among the {counted.looked:,} oldest of {counted.total:,}; the job goes on."
+        return text
+
+    async def do(asking: Asking, typed: Typed) -> str:
+        if asking.id:
+            done = await getattr(asking.seen.queue, work)(ids=[asking.id], timeout=_TIMEOUT, deadline=DEADLINE)
+            return f"{int(done):,} {did}." if done else "There is no such dead letter any more."
+        rate = _number(typed, "rate") if typed.get("rate") else None
+        if rate is not None and not 0 < rate < math.inf:
+            raise WrongFormError("The rate must be more than 0.")
+        try:
+            job = asking.jobs.begin(asking.seen, work, asking.search, rate, asking.who)
+        except TooManyJobsError as error:
+            raise WrongFormError(str(error)) from None
+        return f"The job {job.id} has begun. It goes on when you leave the page."
+
+    label = "Requeue dead letters" if work == "requeue" else "Delete dead letters"
+    rate = Field("rate", "At most so many a second", optional=True)
+    return Action(label, question, do, (rate,), view="letters")
 
 
-async def _requeue(asking: Asking, _: Typed) -> str:
-    ids = [asking.id] if asking.id else None
-    moved = await asking.seen.queue.requeue(timeout=_TIMEOUT, ids=ids, deadline=DEADLINE)
-    return f"{int(moved):,} moved back." if moved or not ids else "There is no such dead letter any more."
+async def _stop(asking: Asking, _: Typed) -> str:
+    job = asking.jobs.find(asking.id)
+    if job is None or job.state != "running":
+        return "There is no such job any more."
+    await job.stop()
+    return f"It is stopped. What it has done, {job.data['done']:,}, is done; the others are dead letters as before."
 
 
 async def _purge(asking: Asking, _: Typed) -> str:
@@ -200,7 +246,18 @@ ACTIONS: Final[dict[str, Action]] = {
     "put": Action(
         "Put an item", _said("Put an item into {queue}? {waiting} wait."), _put, (Field("item", "Item", "long"),)
     ),
-    "requeue": Action("Requeue dead letters", _letters_question, _requeue),
+    "requeue": _on_letters(
+        "requeue", "Move {count} dead letters of {queue} back to the end of the queue? Their attempts start anew.",
+        "Move the dead letter {id} of {queue} back to the end of the queue?", "moved back",
+    ),
+    "discard": _on_letters(
+        "discard", "Delete {count} dead letters of {queue}? They are lost.",
+        "Delete the dead letter {id} of {queue}? It is lost.", "deleted",
+    ),
+    "stop": Action(
+        "Stop a job", _said("Stop the job {id} of {queue}? What it has not done yet stays."), _stop, listed=False,
+        view="letters",
+    ),
     "purge": Action(
         "Purge",
         _said("Delete all that waits in {queue}: {waiting} messages, and {delayed} delayed ones? They are lost."),

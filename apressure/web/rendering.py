@@ -63,7 +63,7 @@ class Renderer:
             finalize=_visible, trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         self._templates.filters.update(
-            count=_count, rate=_rate, duration=_duration, moment=_moment, size=size_text, words=_words
+            quoted=_quoted, count=_count, rate=_rate, duration=_duration, moment=_moment, size=size_text, words=_words
         )
         self._templates.globals.update(charts=_charts, chart_width=WIDTH, chart_height=HEIGHT, all_actions=ACTIONS)
 
@@ -110,6 +110,11 @@ def _visible(value: Any) -> Any:
     if isinstance(value, str) and not hasattr(value, "__html__"):
         return "\n".join(map(escaped, value.split("\n")))
     return "" if value is None else value
+
+
+def _quoted(text: str) -> str:
+    """Return an id as forms have it: it may have any bytes."""
+    return quote(text, safe="", errors="surrogateescape")
 
 
 _UNKNOWN: Final = "-"

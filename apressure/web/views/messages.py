@@ -8,7 +8,7 @@ from typing import Any, Final
 from apressure.web.bodies import READ
 from apressure.web.rendering import Page
 from apressure.web.views.asking import Asked, NoSuchPageError
-from apressure.web.views.queues import queue_of
+from apressure.web.views.queues import jobs_of, queue_of
 
 PLACES: Final = {"waiting": "waiting", "in_flight": "in flight", "delayed": "delayed", "parked": "parked"}
 """Where messages are, in words."""
@@ -20,6 +20,7 @@ _MESSAGES: Final = 50
 
 _TASKS: Final = 50
 _LETTERS: Final = 100
+_SEARCHED: Final = 500
 _MOST_LETTERS: Final = 1000
 
 
@@ -50,25 +51,33 @@ async def messages(asked: Asked) -> Page:
 
 
 async def letters(asked: Asked) -> Page:
-    """The dead letters of a queue, the oldest first, by their errors."""
-    seen = asked.seen()
-    limit = asked.number("limit", _LETTERS, most=_MOST_LETTERS)
-    found = await seen.queue.dead_letters(limit, **asked.options())
+    """The dead letters of a queue, or those that are searched for, the oldest first, by their errors."""
+    seen, search = asked.seen(), asked.search()
+    limit = asked.number("limit", _LETTERS if search.everything else _SEARCHED, most=_MOST_LETTERS)
+    try:
+        found = await seen.queue.find_dead_letters(
+            search, cursor=asked.text("cursor") or None, look=limit, **asked.options()
+        )
+    except ValueError as error:
+        raise NoSuchPageError(f"There is no such page of dead letters: {error}") from None
     groups: dict[str, list[dict[str, Any]]] = {}
-    for letter in found:
+    for letter in found.letters:
         shown = {
             "id": letter.id, "attempts": letter.attempts, "when": letter.when, "reason": letter.reason,
             "body": asked.bodies.of(letter.raw)._asdict(),
         }  # fmt: skip
         groups.setdefault(letter.reason if letter.error is None else str(letter.error), []).append(shown)
     data = {
-        **queue_of(asked, seen), "limit": limit, "found": len(found), "more": len(found) == limit,
+        **queue_of(asked, seen), "limit": limit, "found": len(found.letters), "more": found.cursor is not None,
+        "looked": found.looked, "passed": found.passed, "total": found.total, "cursor": found.cursor,
+        "search": asked.searched, "jobs": jobs_of(asked, seen),
         "groups": [
             {"error": error, "count": len(letters), "letters": letters}
             for error, letters in sorted(groups.items(), key=lambda group: -len(group[1]))
         ],
     }  # fmt: skip
-    return Page("letters.html", f"Dead letters of {seen.address}", data, {"most": _MOST_LETTERS}, [seen.sampler])
+    more = {"most": _MOST_LETTERS, "searches_text": asked.bodies.whole}
+    return Page("letters.html", f"Dead letters of {seen.address}", data, more, [seen.sampler])
 
 
 async def tasks(asked: Asked) -> Page:

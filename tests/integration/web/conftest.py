@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
 import httpx
@@ -12,6 +12,9 @@ import pytest
 
 import apressure.web
 from tests.integration.conftest import PATIENCE
+from tests.integration.web.browser import chromedriver, chromium, serve
+
+__all__ = ["chromedriver", "chromium", "serve"]
 
 
 class OpenPage(Protocol):
@@ -34,11 +37,13 @@ async def open_page(url: str) -> AsyncIterator[OpenPage]:
         yield opener
 
 
-async def until(page: httpx.AsyncClient, where: str, condition: Callable[[Any], Any]) -> Any:
+async def until(
+    page: httpx.AsyncClient, where: str, condition: Callable[[Any], Any], headers: Mapping[str, str] | None = None
+) -> Any:
     """Wait until the JSON twin of a page says something; return it."""
     async with asyncio.timeout(PATIENCE):
         while True:
-            answer = await page.get(where, params=None)
+            answer = await page.get(where, params=None, headers=headers)
             if answer.status_code == httpx.codes.OK and condition(found := answer.json()):
                 return found
             await asyncio.sleep(0.02)
