@@ -6,10 +6,13 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from apressure import queue_addresses
 from apressure.core.searching import DeadLetterSearch
+from apressure.exceptions import TaskError
 from apressure.logs import escaped
 from apressure.monitor import bulk
-from apressure.monitor.monitor import Seen
+from apressure.monitor.monitor import Monitor, Seen
+from apressure.queue_addresses import Kind
 from apressure.web.jobs import Jobs, TooManyJobsError, told
 
 _TIMEOUT: Final = 5.0
@@ -32,7 +35,7 @@ class Field(NamedTuple):
     Attributes:
         name: Its name in the form.
         label: What it is called on the page.
-        kind: `number`, `text` or `long`.
+        kind: `number`, `text` or `long`; or what can be chosen, with commas between.
         optional: It may be left empty.
     """
 
@@ -52,6 +55,7 @@ class Asking(NamedTuple):
         search: Which dead letters.
         jobs: The jobs of the page.
         who: Who asks.
+        monitor: Knows the other queues.
     """
 
     seen: Seen
@@ -60,6 +64,7 @@ class Asking(NamedTuple):
     search: DeadLetterSearch
     jobs: Jobs
     who: str
+    monitor: Monitor
 
     @property
     def address(self) -> str:
@@ -80,6 +85,8 @@ class Action(NamedTuple):
         fields: What it asks for.
         listed: It is about the queue as a whole, so the page of the queue lists it.
         view: The view of the queue where it is done.
+        copies: It begins with the contents of a message.
+        kinds: Only queues of these kinds have it; none for all.
     """
 
     label: str
@@ -88,6 +95,8 @@ class Action(NamedTuple):
     fields: tuple[Field, ...] = ()
     listed: bool = True
     view: str = ""
+    copies: bool = False
+    kinds: tuple[Kind, ...] = ()
 
 
 def _said(text: str) -> Callable[[Asking], Awaitable[str]]:
@@ -204,6 +213,38 @@ async def _put(asking: Asking, typed: Typed) -> str:
     return f"An item of {len(item):,} bytes was put."
 
 
+async def _copy(asking: Asking, typed: Typed) -> str:
+    text = typed.get("item", "").replace("\r\n", "\n")
+    try:
+        item = bytes.fromhex(text) if typed.get("format") == "hex" else text.encode()
+    except ValueError:
+        raise WrongFormError("This is not hex: write pairs of the digits 0-9 and a-f.") from None
+    target = _watched(asking, typed["queue"]) if typed.get("queue") else asking.seen
+    await target.queue.put(item, timeout=_TIMEOUT, deadline=DEADLINE)
+    return f"A message of {len(item):,} bytes was put into {target.address}. The original stays."
+
+
+def _watched(asking: Asking, text: str) -> Seen:
+    """Return the queue that somebody has typed in."""
+    try:
+        found = asking.monitor.find(queue_addresses.read(text.strip()), asking.seen.server)
+    except (TypeError, ValueError):
+        found = None
+    if found is None:
+        raise WrongFormError(
+            "The page does not watch this queue. Nothing was put. Write the address as the list of queues has it."
+        )
+    return found
+
+
+async def _cancel(asking: Asking, _: Typed) -> str:
+    try:
+        failed = await asking.seen.queue.cancel(asking.id, deadline=DEADLINE)
+    except TaskError as error:
+        raise WrongFormError(str(error)) from None
+    return "It has failed now, as cancelled." if failed else "Its node was asked to end it."
+
+
 async def _drain(asking: Asking, _: Typed) -> str:
     told = await asking.seen.queue.drain(asking.id, deadline=DEADLINE)
     return "It drains." if told else "Nothing with this id can be drained."
@@ -246,6 +287,16 @@ ACTIONS: Final[dict[str, Action]] = {
     "put": Action(
         "Put an item", _said("Put an item into {queue}? {waiting} wait."), _put, (Field("item", "Item", "long"),)
     ),
+    "copy": Action(
+        "Put a copy",
+        _said("Put this as a new message? The original stays as it is; its key and its times are not copied."),
+        _copy,
+        (
+            Field("item", "Message", "long", optional=True), Field("format", "Written as", "text,hex"),
+            Field("queue", "Address of the queue (empty: this one)", "text", optional=True),
+        ),
+        listed=False, copies=True,
+    ),
     "requeue": _on_letters(
         "requeue", "Move {count} dead letters of {queue} back to the end of the queue? Their attempts start anew.",
         "Move the dead letter {id} of {queue} back to the end of the queue?", "moved back",
@@ -270,6 +321,10 @@ ACTIONS: Final[dict[str, Action]] = {
         "Delete",
         _said("Delete {queue}, with {waiting} that wait, {delayed} delayed and {in_flight} in flight? They are lost."),
         _delete, (Field("name", "The address of the queue, to be sure", "text"),),
+    ),
+    "cancel": Action(
+        "Cancel a task", _said("Cancel the task {id} of {queue}? It fails if it waits; its node is asked if it runs."),
+        _cancel, listed=False, view="tasks", kinds=("tasks",),
     ),
     "drain": Action(
         "Drain", _said("Drain the worker {id} of {queue}? It receives no more, and ends when it has finished."), _drain,

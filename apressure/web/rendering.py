@@ -105,6 +105,11 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is not data of JSON")
 
 
+def is_plain(text: str) -> bool:
+    """Whether a page shows a text as it is, and a form sends it back unchanged."""
+    return "\r" not in text and _visible(text) == text
+
+
 def _visible(value: Any) -> Any:
     """Make control characters visible, and what is not Unicode: names may have any bytes."""
     if isinstance(value, str) and not hasattr(value, "__html__"):

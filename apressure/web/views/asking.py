@@ -89,6 +89,11 @@ class Asked:
         """What the query looks for, as it stands there."""
         return {name: self.text(name) for name in ("id", "error", "text", "since", "until") if self.text(name)}
 
+    @property
+    def place(self) -> dict[str, str]:
+        """The place in the queue that the query names, as it stands there."""
+        return {name: self.text(name) for name in ("place", "newest", "cursor") if self.text(name)}
+
     def search(self) -> DeadLetterSearch:
         """Return which dead letters the query looks for.
 

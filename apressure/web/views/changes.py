@@ -13,6 +13,7 @@ from apressure.web.actions import ACTIONS, Asking, WrongFormError
 from apressure.web.jobs import told
 from apressure.web.rendering import Page
 from apressure.web.views.asking import Asked, Form, NoSuchPageError
+from apressure.web.views.originals import original
 from apressure.web.views.queues import jobs_of, queue_of
 
 logger = logging.getLogger("apressure")
@@ -27,13 +28,17 @@ async def change(asked: Asked, identity: Identity, typed: Form | None) -> Page:
         typed: The form; None if it was not sent yet. One with `step` only says which dead letters were chosen.
     """
     seen, what = asked.seen(), asked.text("what")
-    if what not in ACTIONS:
+    action = ACTIONS.get(what)
+    if action is None or (action.kinds and seen.address.kind not in action.kinds):
         raise NoSuchPageError("There is no such action.")
-    action = ACTIONS[what]
     chosen = () if typed is None else typed.chosen
     search = asked.search() if not chosen else DeadLetterSearch(ids=map(_unquoted, chosen))
     statistics = await seen.queue.statistics(**asked.options())
-    asking = Asking(seen, statistics, asked.text("id"), search, asked.jobs, identity.who)
+    asking = Asking(seen, statistics, asked.text("id"), search, asked.jobs, identity.who, asked.monitor)
+    values = dict(typed or {})
+    if action.copies and typed is None:
+        message = await original(asked, seen)
+        values = {"item": message.text, "format": message.format}
     did, wrong, question, status = "", "", "", 200
     if typed is not None and typed.get("step"):
         if not chosen:
@@ -53,9 +58,11 @@ async def change(asked: Asked, identity: Identity, typed: Form | None) -> Page:
         **queue_of(asked, seen), "what": what, "id": asking.id, "label": action.label, "did": did, "wrong": wrong,
         "question": question, "chosen": len(chosen),
     }  # fmt: skip
+    where = {} if chosen else {name: text for name, text in asked.searched.items() if name != "id"}
+    view = ("messages" if asked.place.get("place") else "letters") if action.copies else action.view
     more = {
-        "fields": action.fields if not asking.id else (), "chosen": chosen, "view": action.view,
-        "searched_for": {name: text for name, text in asked.searched.items() if name != "id" and not chosen},
+        "fields": () if asking.id and action.view == "letters" else action.fields, "chosen": chosen, "typed": values,
+        "view": view, "where": {**where, **asked.place},
     }  # fmt: skip
     return Page("act.html", f"{action.label}: {seen.address}", data, more, status=status, live=False)
 

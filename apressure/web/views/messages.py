@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Final
 
+from apressure.core.cursors import cursor_of, passed_by
 from apressure.web.bodies import READ
 from apressure.web.rendering import Page
 from apressure.web.views.asking import Asked, NoSuchPageError
@@ -36,18 +37,21 @@ async def messages(asked: Asked) -> Page:
         )  # fmt: skip
     except ValueError as error:
         raise NoSuchPageError(f"There is no such page of messages: {error}") from None
+    passed = passed_by(asked.text("cursor") or None, place, newest)
     data = {
         **queue_of(asked, seen), "place": place, "newest": newest, "total": found.total, "cursor": found.cursor,
         "messages": [
             {
-                "id": one.id, "attempts": one.attempts, "holder": one.holder, "since": _seconds(one.since),
+                "id": one.id, "cursor": cursor_of(place, passed + number, newest), "attempts": one.attempts,
+                "holder": one.holder, "since": _seconds(one.since),
                 "due": _seconds(one.due), "key": one.key if asked.bodies.whole else None, "error": one.error,
                 "body": asked.bodies.of(one.raw, one.size)._asdict(),
             }
-            for one in found.messages
+            for number, one in enumerate(found.messages)
         ],
     }  # fmt: skip
-    return Page("messages.html", f"Messages of {seen.address}", data, {"places": PLACES}, [seen.sampler])
+    more = {"places": PLACES, "editable": asked.bodies.whole}
+    return Page("messages.html", f"Messages of {seen.address}", data, more, [seen.sampler])
 
 
 async def letters(asked: Asked) -> Page:
@@ -76,7 +80,7 @@ async def letters(asked: Asked) -> Page:
             for error, letters in sorted(groups.items(), key=lambda group: -len(group[1]))
         ],
     }  # fmt: skip
-    more = {"most": _MOST_LETTERS, "searches_text": asked.bodies.whole}
+    more = {"most": _MOST_LETTERS, "searches_text": asked.bodies.whole, "here": asked.text("cursor")}
     return Page("letters.html", f"Dead letters of {seen.address}", data, more, [seen.sampler])
 
 

@@ -98,6 +98,31 @@ def test_dead_letters_are_searched_and_requeued_by_a_job(
     check(chromium)
 
 
+def test_a_copy_of_a_dead_letter_is_edited_and_put(chromium: WebDriver, serve: Callable[..., Served], url: str) -> None:
+    do(url, fill)
+    page = str(serve("--show-bodies", "--allow-actions"))
+    loaded(chromium, page, "1 queue")
+    complaints(chromium)
+    press(chromium, "events:")
+    press(chromium, "Dead letters")
+    wait_until(lambda: "6 found" in text_of(chromium))
+    press(chromium, "Edit a copy")
+    wait_until(lambda: "Put this as a new message" in text_of(chromium))
+    check(chromium)
+    item = chromium.find_element(By.ID, "item")
+    assert item.get_property("value") == "item 0"
+    item.send_keys(Keys.END, " again")
+    press(chromium, "Put a copy")
+    wait_until(lambda: "12 bytes was put" in text_of(chromium))
+    check(chromium)
+    assert sizes(url) == (1, 6)
+    press(chromium, "Back to")
+    wait_until(lambda: "6 found" in text_of(chromium))
+    press(chromium, "Messages")
+    wait_until(lambda: "item 0 again" in text_of(chromium))
+    check(chromium)
+
+
 def test_all_that_fit_are_deleted_by_a_job_that_is_stopped(
     chromium: WebDriver, serve: Callable[..., Served], url: str
 ) -> None:
