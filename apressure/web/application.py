@@ -16,16 +16,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from apressure.core.searching import MOST
 from apressure.exceptions import PressureError, UnsupportedError
 from apressure.monitor.monitor import Monitor
 from apressure.web import actions
 from apressure.web.access import COOKIE, SESSION, Access, Identity, read_tokens
 from apressure.web.bodies import Bodies, read_pointer
 from apressure.web.guard import LOOPBACK, Guard
+from apressure.web.jobs import Jobs
 from apressure.web.live import Live
 from apressure.web.rendering import Page, Renderer, frame_of, json_of, url_of
 from apressure.web.views import changes, messages, queues
-from apressure.web.views.asking import Asked, NoSuchPageError
+from apressure.web.views.asking import Asked, Form, NoSuchPageError
 
 logger = logging.getLogger("apressure")
 
@@ -40,9 +42,13 @@ _VIEWS: Final[dict[str, View]] = {
     "/queue/doctor": queues.doctor,
     "/workers": queues.workers,
     "/schedules": queues.schedules,
+    "/jobs": changes.jobs,
 }
 
 _STATIC: Final = {"page.css": "text/css", "page.js": "text/javascript"}
+
+_FIELDS: Final = 2 * MOST
+"""Of a form: as many as there may be dead letters on a page, and others."""
 
 _PATIENCE: Final = 10.0
 """Seconds for a view."""
@@ -98,6 +104,7 @@ class _Application:
         self._bodies = bodies
         self._actions = actions
         self._live = Live(monitor)
+        self._jobs = Jobs()
         self._renderer = Renderer()
         self._running = False
 
@@ -128,6 +135,7 @@ class _Application:
                 yield
             finally:
                 self._running = False
+                await self._jobs.aclose()
                 await self._live.aclose()
 
     def _view(self, view: View) -> Callable[[Request], Awaitable[Response]]:
@@ -144,7 +152,7 @@ class _Application:
             return PlainTextResponse(text, 503)
         try:
             async with asyncio.timeout(patience):
-                page = await view(Asked(request, self._monitor, self._live, self._bodies))
+                page = await view(Asked(request, self._monitor, self._live, self._bodies, self._jobs))
             self._live.see(page.shown)
             return self._rendered(request, page, identity)
         except NoSuchPageError as error:
@@ -167,7 +175,7 @@ class _Application:
             return self._ask_to_sign_in(request)
         if identity.role != "operator":
             return self._rendered(request, _FORBIDDEN, identity)
-        typed: dict[str, str] | None = None
+        typed: Form | None = None
         if request.method == "POST":
             typed = await _form(request)
             if not identity.by_header and not self._is_ours(request, identity, typed):
@@ -270,17 +278,19 @@ def _static(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
     return answer
 
 
-async def _form(request: Request) -> dict[str, str]:
+async def _form(request: Request) -> Form:
     """Return the fields of a form; none if it is too large, or no form."""
     try:
         body = await request.body()
     except ClientDisconnect:
-        return {}
+        return Form()
     try:
-        found = parse_qs(body.decode("latin-1"), keep_blank_values=True, max_num_fields=100)
+        found = parse_qs(body.decode("latin-1"), keep_blank_values=True, max_num_fields=_FIELDS)
     except ValueError:
-        return {}
-    return {name: values[-1] for name, values in found.items()}
+        return Form()
+    form = Form((name, values[-1]) for name, values in found.items())
+    form.chosen = tuple(found.get("chosen", ()))
+    return form
 
 
 def _same_site(request: Request) -> bool:

@@ -62,7 +62,7 @@ class Renderer:
             finalize=_visible, trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         self._templates.filters.update(
-            count=_count, rate=_rate, duration=_duration, moment=_moment, size=size_text, words=_words
+            quoted=_quoted, count=_count, rate=_rate, duration=_duration, moment=_moment, size=size_text, words=_words
         )
         self._templates.globals.update(charts=charts, chart_width=WIDTH, chart_height=HEIGHT, all_actions=ACTIONS)
 
@@ -104,11 +104,21 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is not data of JSON")
 
 
+def is_plain(text: str) -> bool:
+    """Whether a page shows a text as it is, and a form sends it back unchanged."""
+    return "\r" not in text and _visible(text) == text
+
+
 def _visible(value: Any) -> Any:
     """Make control characters visible, and what is not Unicode: names may have any bytes."""
     if isinstance(value, str) and not hasattr(value, "__html__"):
         return "\n".join(map(escaped, value.split("\n")))
     return "" if value is None else value
+
+
+def _quoted(text: str) -> str:
+    """Return an id as forms have it: it may have any bytes."""
+    return quote(text, safe="", errors="surrogateescape")
 
 
 _UNKNOWN: Final = "-"

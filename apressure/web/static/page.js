@@ -13,6 +13,9 @@
     return selection && !selection.isCollapsed;
   };
 
+  // What somebody has marked stays marked: the page is not loaded again before they have done something with it.
+  const chosen = () => document.querySelector("#live input:checked") !== null;
+
   // What tells an element of the old page from the others, so that it is found in the new one.
   const pathOf = (element) => {
     const path = [];
@@ -40,7 +43,7 @@
   };
 
   const load = async () => {
-    if (loading || pressed || document.hidden || selected()) return;
+    if (loading || pressed || document.hidden || selected() || chosen()) return;
     loading = true;
     try {
       const answer = await fetch(location.href, {cache: "no-store", credentials: "same-origin", headers: {Accept: "text/html"}});
@@ -69,6 +72,10 @@
   // What is pressed has to be there when it is released: otherwise the click is lost.
   document.addEventListener("pointerdown", () => { pressed = true; });
   for (const name of ["pointerup", "pointercancel"]) document.addEventListener(name, () => { pressed = false; });
+  document.addEventListener("change", (event) => {
+    if (!event.target.matches("input[data-all]")) return;
+    for (const one of event.target.closest("table").querySelectorAll("input[name]")) one.checked = event.target.checked;
+  });
   document.addEventListener("visibilitychange", () => { if (!document.hidden) load(); });
   window.addEventListener("pagehide", () => { if (source) source.close(); });
   connect();

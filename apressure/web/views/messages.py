@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Final
 
+from apressure.core.cursors import cursor_of, passed_by
 from apressure.web.bodies import READ
 from apressure.web.rendering import Page
 from apressure.web.views.asking import Asked, NoSuchPageError
-from apressure.web.views.queues import queue_of
+from apressure.web.views.queues import jobs_of, queue_of
 
 PLACES: Final = {"waiting": "waiting", "in_flight": "in flight", "delayed": "delayed", "parked": "parked"}
 """Where messages are, in words."""
@@ -20,6 +21,7 @@ _MESSAGES: Final = 50
 
 _TASKS: Final = 50
 _LETTERS: Final = 100
+_SEARCHED: Final = 500
 _MOST_LETTERS: Final = 1000
 
 
@@ -35,40 +37,51 @@ async def messages(asked: Asked) -> Page:
         )  # fmt: skip
     except ValueError as error:
         raise NoSuchPageError(f"There is no such page of messages: {error}") from None
+    passed = passed_by(asked.text("cursor") or None, place, newest)
     data = {
         **queue_of(asked, seen), "place": place, "newest": newest, "total": found.total, "cursor": found.cursor,
         "messages": [
             {
-                "id": one.id, "attempts": one.attempts, "holder": one.holder, "since": _seconds(one.since),
+                "id": one.id, "cursor": cursor_of(place, passed + number, newest), "attempts": one.attempts,
+                "holder": one.holder, "since": _seconds(one.since),
                 "due": _seconds(one.due), "key": one.key if asked.bodies.whole else None, "error": one.error,
                 "body": asked.bodies.of(one.raw, one.size)._asdict(),
             }
-            for one in found.messages
+            for number, one in enumerate(found.messages)
         ],
     }  # fmt: skip
-    return Page("messages.html", f"Messages of {seen.address}", data, {"places": PLACES}, [seen.sampler])
+    more = {"places": PLACES, "editable": asked.bodies.whole}
+    return Page("messages.html", f"Messages of {seen.address}", data, more, [seen.sampler])
 
 
 async def letters(asked: Asked) -> Page:
-    """The dead letters of a queue, the oldest first, by their errors."""
-    seen = asked.seen()
-    limit = asked.number("limit", _LETTERS, most=_MOST_LETTERS)
-    found = await seen.queue.dead_letters(limit, **asked.options())
+    """The dead letters of a queue, or those that are searched for, the oldest first, by their errors."""
+    seen, search = asked.seen(), asked.search()
+    limit = asked.number("limit", _LETTERS if search.everything else _SEARCHED, most=_MOST_LETTERS)
+    try:
+        found = await seen.queue.find_dead_letters(
+            search, cursor=asked.text("cursor") or None, look=limit, **asked.options()
+        )
+    except ValueError as error:
+        raise NoSuchPageError(f"There is no such page of dead letters: {error}") from None
     groups: dict[str, list[dict[str, Any]]] = {}
-    for letter in found:
+    for letter in found.letters:
         shown = {
             "id": letter.id, "attempts": letter.attempts, "when": letter.when, "reason": letter.reason,
             "body": asked.bodies.of(letter.raw)._asdict(),
         }  # fmt: skip
         groups.setdefault(letter.reason if letter.error is None else str(letter.error), []).append(shown)
     data = {
-        **queue_of(asked, seen), "limit": limit, "found": len(found), "more": len(found) == limit,
+        **queue_of(asked, seen), "limit": limit, "found": len(found.letters), "more": found.cursor is not None,
+        "looked": found.looked, "passed": found.passed, "total": found.total, "cursor": found.cursor,
+        "search": asked.searched, "jobs": jobs_of(asked, seen),
         "groups": [
             {"error": error, "count": len(letters), "letters": letters}
             for error, letters in sorted(groups.items(), key=lambda group: -len(group[1]))
         ],
     }  # fmt: skip
-    return Page("letters.html", f"Dead letters of {seen.address}", data, {"most": _MOST_LETTERS}, [seen.sampler])
+    more = {"most": _MOST_LETTERS, "searches_text": asked.bodies.whole, "here": asked.text("cursor")}
+    return Page("letters.html", f"Dead letters of {seen.address}", data, more, [seen.sampler])
 
 
 async def tasks(asked: Asked) -> Page:

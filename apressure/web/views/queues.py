@@ -150,6 +150,12 @@ def row_of(asked: Asked, seen: Seen) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def jobs_of(asked: Asked, seen: Seen | None = None) -> list[dict[str, Any]]:
+    """Return the jobs of one queue, or of all, the latest first."""
+    many = asked.monitor.many_servers
+    return [{**job, "at_server": job["server"] if many else ""} for job in asked.jobs.shown(seen)]
+
+
 def schedule_of(schedule: Any) -> dict[str, Any]:
     """Return a schedule without its item, which is a message."""
     return {

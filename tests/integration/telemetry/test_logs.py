@@ -124,7 +124,7 @@ async def test_a_request_whose_asker_has_left(said: Said, url: str) -> None:
 
 
 @on_valkey
-@provokes("changed_by_hand")
+@provokes("changed_by_hand", "job_ended")
 async def test_a_change_on_the_page(said: Said, url: str, open_queue: Opener) -> None:
     await open_queue("jobs")
     page = apressure.web.app(
@@ -137,8 +137,11 @@ async def test_a_change_on_the_page(said: Said, url: str, open_queue: Opener) ->
             await asyncio.sleep(0.02)
         (token,) = re.findall(r'name="csrf" value="(\w+)"', form.text)
         assert (await asked.post(where, headers=user, data={"csrf": token})).status_code == 200
-    (changed,) = said("changed_by_hand")
+        assert (await asked.post(where.replace("resume", "discard"), headers=user, data={"csrf": token})).is_success
+        await eventually(lambda: said("job_ended"))
+    changed, _ = said("changed_by_hand")
     assert changed.getMessage() == r"<ann>\t has the page do: resume jobs"
+    assert said("job_ended")[0].getMessage() == r"the job of <ann>\t is done: discard jobs, 0 dead letters"
 
 
 @provokes("worker_restarted", "worker_reloaded")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from selenium import webdriver
 from selenium.webdriver.chromium.remote_connection import ChromiumRemoteConnection
 from selenium.webdriver.remote.webdriver import WebDriver
 
+from apressure import Client
 from tests import processes
 from tests.integration.commands import COMMAND, environment, running, wait_until
 
@@ -86,3 +90,49 @@ class Served:
 
     def __str__(self) -> str:
         return f"http://127.0.0.1:{self.port}/"
+
+
+def complaints(chromium: WebDriver) -> list[str]:
+    """What the browser's console says: errors of scripts, and what the policy has refused."""
+    logged: list[dict[str, Any]] = chromium.execute("getLog", {"type": "browser"})["value"]
+    return [one["message"] for one in logged if one["level"] == "SEVERE" and "axe" not in one["message"]]
+
+
+def do(url: str, work: Callable[[Client], Coroutine[Any, Any, Any]]) -> None:
+    async def done() -> None:
+        async with Client(url) as client:
+            await work(client)
+
+    asyncio.run(done())
+
+
+def text_of(chromium: WebDriver) -> str:
+    # In one step: elements come and go while the page is open.
+    text: str = chromium.execute_script(
+        "const main = document.querySelector('main'); return main ? main.innerText : ''"
+    )
+    return text
+
+
+def loaded(chromium: WebDriver, address: str, word: str) -> None:
+    """Load a page, and wait until it says something."""
+
+    def there() -> bool:
+        chromium.get(address)
+        return word in text_of(chromium)
+
+    wait_until(there)
+
+
+def links(chromium: WebDriver, path: str) -> list[str]:
+    found: list[str] = chromium.execute_script("return [...document.querySelectorAll('a')].map((link) => link.href)")
+    return sorted({link for link in found if path in link})
+
+
+def problems(chromium: WebDriver) -> list[Any]:
+    """What is not accessible on the page that is shown."""
+    chromium.execute_script((files("axe_core_python") / "axe.min.js").read_text())
+    found = chromium.execute_async_script(
+        "const done = arguments[arguments.length - 1]; axe.run(document).then(done, error => done({error: `${error}`}))"
+    )
+    return [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found["violations"]]

@@ -4,14 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import httpx
 import pytest
+from selenium.webdriver.remote.webdriver import WebDriver
 
 import apressure.web
 from tests.integration.conftest import PATIENCE
+from tests.integration.web.browser import Served, browser, is_installed
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
+    """A browser with a profile of its own."""
+    if not is_installed():
+        pytest.skip("Chromium (not installed: apt-get install chromium chromium-driver)")
+    with browser(tmp_path_factory.mktemp("browser")) as driver:
+        yield driver
+
+
+@pytest.fixture
+def serve(url: str) -> Iterator[Callable[..., Served]]:
+    """Start the page: `serve("--show-bodies")`."""
+    started: list[Served] = []
+
+    def start(*options: str) -> Served:
+        started.append(Served(url, *options))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()
 
 
 class OpenPage(Protocol):
@@ -34,11 +60,13 @@ async def open_page(url: str) -> AsyncIterator[OpenPage]:
         yield opener
 
 
-async def until(page: httpx.AsyncClient, where: str, condition: Callable[[Any], Any]) -> Any:
+async def until(
+    page: httpx.AsyncClient, where: str, condition: Callable[[Any], Any], headers: Mapping[str, str] | None = None
+) -> Any:
     """Wait until the JSON twin of a page says something; return it."""
     async with asyncio.timeout(PATIENCE):
         while True:
-            answer = await page.get(where, params=None)
+            answer = await page.get(where, params=None, headers=headers)
             if answer.status_code == httpx.codes.OK and condition(found := answer.json()):
                 return found
             await asyncio.sleep(0.02)

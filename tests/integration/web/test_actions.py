@@ -113,8 +113,10 @@ async def test_dead_letters_are_moved_back_one_or_all(open_page: OpenPage, click
     assert "1 moved back" in (await do(page, one)).text
     assert len(await clicks.dead_letters()) == 2
     assert "no such dead letter" in (await do(page, one)).text
-    assert "2, back to" in (await page.get(act("requeue"))).text
-    assert "2 moved back" in (await do(page, act("requeue"))).text
+    assert "Move 2 dead letters" in (await page.get(act("requeue"))).text
+    assert "has begun" in (await do(page, act("requeue"))).text
+    (job,) = (await until(page, "/jobs?format=json", lambda found: found["jobs"][0]["state"] == "done"))["jobs"]
+    assert (job["done"], job["gone"], job["who"], job["search"]) == (2, 0, "local", "all")
     assert await clicks.qsize() == 3
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from importlib.resources import files
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from apressure.core.history import Minute
 from tests.integration.commands import wait_until
 from tests.integration.spark.conftest import jobs as jobs  # noqa: PLC0414 (a fixture)
 from tests.integration.spark.support import Jobs, seal, texts
-from tests.integration.web.browser import Served, browser, emulate, is_installed
+from tests.integration.web.browser import Served, complaints, do, emulate, links, loaded, problems, text_of
 
 pytestmark = [
     pytest.mark.parametrize("server", ["valkey"], indirect=True),  # nothing of this depends on the server
@@ -33,44 +31,6 @@ pytestmark = [
 ]
 
 HOSTILE = "<img src=x onerror=window.owned=1>/..?#\"'"
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
-    """A browser with a profile of its own."""
-    if not is_installed():
-        pytest.skip("Chromium (not installed: apt-get install chromium chromium-driver)")
-    with browser(tmp_path_factory.mktemp("browser")) as driver:
-        yield driver
-
-
-def complaints(chromium: WebDriver) -> list[str]:
-    """What the browser's console says: errors of scripts, and what the policy has refused."""
-    logged: list[dict[str, Any]] = chromium.execute("getLog", {"type": "browser"})["value"]
-    return [one["message"] for one in logged if one["level"] == "SEVERE" and "axe" not in one["message"]]
-
-
-@pytest.fixture
-def serve(url: str) -> Iterator[Callable[..., Served]]:
-    """Start the page: `serve("--show-bodies")`."""
-    started: list[Served] = []
-
-    def start(*options: str) -> Served:
-        started.append(Served(url, *options))
-        started[-1].start()
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.stop()
-
-
-def do(url: str, work: Callable[[Client], Coroutine[Any, Any, Any]]) -> None:
-    async def done() -> None:
-        async with Client(url) as client:
-            await work(client)
-
-    asyncio.run(done())
 
 
 async def fill(client: Client) -> None:
@@ -94,45 +54,16 @@ async def fill(client: Client) -> None:
     await paused.pause()
 
 
-def text_of(chromium: WebDriver) -> str:
-    # In one step: elements come and go while the page is open.
-    text: str = chromium.execute_script(
-        "const main = document.querySelector('main'); return main ? main.innerText : ''"
-    )
-    return text
-
-
-def loaded(chromium: WebDriver, address: str, word: str) -> None:
-    """Load a page, and wait until it says something."""
-
-    def there() -> bool:
-        chromium.get(address)
-        return word in text_of(chromium)
-
-    wait_until(there)
-
-
-def links(chromium: WebDriver, path: str) -> list[str]:
-    found: list[str] = chromium.execute_script("return [...document.querySelectorAll('a')].map((link) => link.href)")
-    return sorted({link for link in found if path in link})
-
-
-def problems(chromium: WebDriver) -> list[Any]:
-    """What is not accessible on the page that is shown."""
-    chromium.execute_script((files("axe_core_python") / "axe.min.js").read_text())
-    found = chromium.execute_async_script(
-        "const done = arguments[arguments.length - 1]; axe.run(document).then(done, error => done({error: `${error}`}))"
-    )
-    return [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found["violations"]]
-
-
 def all_pages(chromium: WebDriver, base: str) -> list[str]:
     chromium.get(base)
-    pages = [base, f"{base}workers", f"{base}schedules", f"{base}nonsense"]
+    pages = [base, f"{base}workers", f"{base}schedules", f"{base}jobs", f"{base}nonsense"]
+    forms: dict[str, str] = {}
     for link in links(chromium, "/queue?"):
         chromium.get(link)
         pages += [link, *links(chromium, "/queue/")]
-        pages += [form for form in links(chromium, "what=") if "delete" in form or "put" in form or "key" in form]
+        for form in links(chromium, "what="):
+            forms.setdefault(re.findall(r"what=(\w+)", form)[0], form)
+    pages += [forms[what] for what in ("delete", "discard", "key", "put", "rate")]
     return pages
 
 

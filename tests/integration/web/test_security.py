@@ -197,7 +197,7 @@ async def test_a_failure_is_logged_and_not_shown(
     async def fails(*_: object, **__: object) -> None:
         raise RuntimeError("very-secret")
 
-    monkeypatch.setattr(AsyncQueue, "dead_letters", fails)
+    monkeypatch.setattr(AsyncQueue, "find_dead_letters", fails)
     answer = await page.get("/queue/letters?at=orders")
     assert answer.status_code == 500
     assert "very-secret" not in answer.text

@@ -1,0 +1,126 @@
+"""What an action of the page is: what it would do, what it asks for, and what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, NamedTuple
+
+from apressure.core.searching import DeadLetterSearch
+from apressure.monitor.monitor import Monitor, Seen
+from apressure.web.jobs import Jobs
+
+TIMEOUT: Final = 5.0
+"""Seconds to wait for room, or for a role that another client holds."""
+
+DEADLINE: Final = 60.0
+"""Seconds for an action."""
+
+ALL: Final = ("queue", "events", "tasks", "files")
+"""The kinds of queue, as in addresses."""
+
+ON_SERVERS: Final = ("queue", "events", "tasks")
+"""Those whose server counts for all processes."""
+
+
+class WrongFormError(Exception):
+    """What was typed in cannot be used; the text says why."""
+
+
+class Field(NamedTuple):
+    """Something to type in.
+
+    Attributes:
+        name: Its name in the form.
+        label: What it is called on the page.
+        kind: `number`, `text`, `long` or `choice`.
+        optional: It may be left empty.
+        choices: Of a choice, what can be chosen: what is sent, and what it is called.
+    """
+
+    name: str
+    label: str
+    kind: str = "number"
+    optional: bool = False
+    choices: tuple[tuple[str, str], ...] = ()
+
+
+class Asking(NamedTuple):
+    """What an action is asked about.
+
+    Attributes:
+        seen: The queue.
+        id: Which dead letter, worker, client, task or job; "" for no certain one.
+        search: Which dead letters.
+        jobs: The jobs of the page.
+        who: Who asks.
+        monitor: Knows the other queues.
+    """
+
+    seen: Seen
+    id: str
+    search: DeadLetterSearch
+    jobs: Jobs
+    who: str
+    monitor: Monitor
+
+    @property
+    def address(self) -> str:
+        """The queue's address."""
+        return str(self.seen.address)
+
+
+Typed = Mapping[str, str]
+
+
+class Action(NamedTuple):
+    """An action.
+
+    Attributes:
+        label: What its button says.
+        question: What it would do, with how many messages it would touch.
+        do: Does it, and returns what it did.
+        fields: What it asks for.
+        listed: It is about the queue as a whole, so the page of the queue lists it.
+        kinds: The kinds of queue that have it.
+        view: The view of the queue where it is done.
+        copies: It begins with the contents of a message.
+    """
+
+    label: str
+    question: Callable[[Asking], Awaitable[str]]
+    do: Callable[[Asking, Typed], Awaitable[str]]
+    fields: tuple[Field, ...] = ()
+    listed: bool = True
+    kinds: tuple[str, ...] = ALL
+    view: str = ""
+    copies: bool = False
+
+
+def said(text: str) -> Callable[[Asking], Awaitable[str]]:
+    """Return a question that names the queue, and how many messages it has."""
+
+    async def question(asking: Asking) -> str:
+        statistics = await asking.seen.queue.statistics(deadline=DEADLINE)
+        return text.format(
+            queue=asking.address, waiting=f"{statistics.length:,}", delayed=f"{statistics.delayed:,}",
+            in_flight=f"{statistics.in_flight:,}", id=asking.id, limits=statistics.limits,
+            bound=f"{statistics.bound:,}" if statistics.bound else "none",
+        )  # fmt: skip
+
+    return question
+
+
+def whole(typed: Typed, name: str) -> int:
+    """Return a whole number that was typed in."""
+    text = typed.get(name, "").strip()
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise WrongFormError(f"{text[:40]!r} is not a whole number.")
+    return int(text)
+
+
+def number(typed: Typed, name: str) -> float:
+    """Return a number that was typed in."""
+    try:
+        return float(typed.get(name, ""))
+    except ValueError:
+        raise WrongFormError(f"{typed.get(name, '')[:40]!r} is not a number.") from None

@@ -1,0 +1,77 @@
+"""Actions on dead letters: on one, on those that were chosen, or on those that a search finds."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from apressure.monitor import bulk
+from apressure.web.actions.action import DEADLINE, TIMEOUT, Action, Asking, Field, Typed, WrongFormError, number, said
+from apressure.web.jobs import TooManyJobsError, told
+
+_COUNTED: Final = 5000
+"""Dead letters at which a question looks, to say how many an action would touch."""
+
+
+def _on_letters(work: bulk.Work, would: str, one: str, did: str) -> Action:
+    """Return an action on one dead letter, on those that were chosen, or on those that a search finds.
+
+    Args:
+        work: What is done with them.
+        would: The question, with the number of dead letters and the queue.
+        one: The question for one, with its id.
+        did: What was done with one.
+    """
+
+    async def question(asking: Asking) -> str:
+        if asking.id:
+            return one.format(id=asking.id, queue=asking.address)
+        if asking.search.ids:
+            return would.format(count=f"the {len(list(asking.search.ids)):,} chosen", queue=asking.address)
+        counted = await bulk.count(asking.seen.queue, asking.search, _COUNTED)
+        which = f" ({told(asking.search)})" if not asking.search.everything else ""
+        text = would.format(count=f"{counted.found:,}", queue=asking.address + which)
+        if not counted.complete:
+            text += f" That is their number among the {counted.looked:,} oldest of {counted.total:,}; the job goes on."
+        return text
+
+    async def do(asking: Asking, typed: Typed) -> str:
+        if asking.id:
+            done = await getattr(asking.seen.queue, work)(ids=[asking.id], timeout=TIMEOUT, deadline=DEADLINE)
+            return f"{int(done):,} {did}." if done else "There is no such dead letter any more."
+        rate = number(typed, "rate") if typed.get("rate") else None
+        if rate is not None and not 0 < rate < math.inf:
+            raise WrongFormError("The rate must be more than 0.")
+        try:
+            job = asking.jobs.begin(asking.seen, work, asking.search, rate, asking.who)
+        except TooManyJobsError as error:
+            raise WrongFormError(str(error)) from None
+        return f"The job {job.id} has begun. It goes on when you leave the page."
+
+    label = "Requeue dead letters" if work == "requeue" else "Delete dead letters"
+    rate = Field("rate", "At most so many a second", optional=True)
+    return Action(label, question, do, (rate,), view="letters")
+
+
+async def _stop(asking: Asking, _: Typed) -> str:
+    job = asking.jobs.find(asking.id)
+    if job is None or job.state != "running":
+        return "There is no such job any more."
+    await job.stop()
+    return f"It is stopped. What it has done, {job.data['done']:,}, is done; the others are dead letters as before."
+
+
+LETTERS: Final[dict[str, Action]] = {
+    "requeue": _on_letters(
+        "requeue", "Move {count} dead letters of {queue} back to the end of the queue? Their attempts start anew.",
+        "Move the dead letter {id} of {queue} back to the end of the queue?", "moved back",
+    ),
+    "discard": _on_letters(
+        "discard", "Delete {count} dead letters of {queue}? They are lost.",
+        "Delete the dead letter {id} of {queue}? It is lost.", "deleted",
+    ),
+    "stop": Action(
+        "Stop a job", said("Stop the job {id} of {queue}? What it has not done yet stays."), _stop, listed=False,
+        view="letters",
+    ),
+}  # fmt: skip

@@ -1,0 +1,61 @@
+"""Actions on messages and tasks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from apressure import queue_addresses
+from apressure.exceptions import TaskError
+from apressure.monitor.monitor import Seen
+from apressure.web.actions.action import DEADLINE, TIMEOUT, Action, Asking, Field, Typed, WrongFormError, said
+
+
+async def _copy(asking: Asking, typed: Typed) -> str:
+    text = typed.get("item", "").replace("\r\n", "\n")
+    try:
+        item = bytes.fromhex(text) if typed.get("format") == "hex" else text.encode()
+    except ValueError:
+        raise WrongFormError("This is not hex: write pairs of the digits 0-9 and a-f.") from None
+    target = _watched(asking, typed["queue"]) if typed.get("queue") else asking.seen
+    await target.queue.put(item, timeout=TIMEOUT, deadline=DEADLINE)
+    return f"A message of {len(item):,} bytes was put into {target.address}. The original stays."
+
+
+def _watched(asking: Asking, text: str) -> Seen:
+    """Return the queue that somebody has typed in."""
+    try:
+        found = asking.monitor.find(queue_addresses.read(text.strip()), asking.seen.server)
+    except (TypeError, ValueError):
+        found = None
+    if found is None:
+        raise WrongFormError(
+            "The page does not watch this queue. Nothing was put. Write the address as the list of queues has it."
+        )
+    return found
+
+
+async def _cancel(asking: Asking, _: Typed) -> str:
+    try:
+        failed = await asking.seen.queue.cancel(asking.id, deadline=DEADLINE)
+    except TaskError as error:
+        raise WrongFormError(str(error)) from None
+    return "It has failed now, as cancelled." if failed else "Its node was asked to end it."
+
+
+MESSAGES: Final[dict[str, Action]] = {
+    "copy": Action(
+        "Put a copy",
+        said("Put this as a new message? The original stays as it is; its key and its times are not copied."),
+        _copy,
+        (
+            Field("item", "Message", "long", optional=True),
+            Field("format", "Written as", "choice", choices=(("text", "text"), ("hex", "hex"))),
+            Field("queue", "Address of the queue (empty: this one)", "text", optional=True),
+        ),
+        listed=False, copies=True,
+    ),
+    "cancel": Action(
+        "Cancel a task", said("Cancel the task {id} of {queue}? It fails if it waits; its node is asked if it runs."),
+        _cancel, listed=False, view="tasks", kinds=("tasks",),
+    ),
+}  # fmt: skip

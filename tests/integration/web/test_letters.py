@@ -1,0 +1,238 @@
+"""Dead letters on the page: searched, and requeued or deleted by jobs that go on by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from apressure import AsyncQueue, Client, EventQueue, QueueEmptyError
+from apressure.monitor import bulk
+from apressure.web import jobs
+from apressure.web.rendering import url_of
+from tests.integration.web.conftest import OpenPage, shown, until
+from tests.integration.web.test_actions import act, do
+from tests.integration.web.test_security import OPERATOR, TOKENS, VIEWER, csrf
+
+pytestmark = [
+    pytest.mark.parametrize("server", ["valkey"], indirect=True),  # nothing of this depends on the server
+    pytest.mark.leaves_keys,
+]
+
+ERRORS = (ValueError("<too> large"), KeyError("x"))
+
+
+@pytest.fixture
+async def clicks(client: Client) -> EventQueue[bytes]:
+    """A queue with six dead letters for two reasons, in turn."""
+    queue = EventQueue[bytes]("clicks", client=client, max_attempts=1)
+    await queue.create()
+    await bury(queue, [b"secret-%d" % number for number in range(6)])
+    return queue
+
+
+async def bury(queue: Any, items: Sequence[bytes]) -> None:
+    await queue.put_many(items)
+    for number in range(len(items)):
+        await (await queue.receive()).nack(ERRORS[number % 2])
+    with pytest.raises(QueueEmptyError):
+        await queue.receive(timeout=0)
+
+
+def letters(at: str = "events:clicks", **more: object) -> str:
+    return url_of("", "queue/letters", at=at, format="json", **more)
+
+
+async def ended(page: httpx.AsyncClient, number: int = 1, **headers: str) -> list[dict[str, Any]]:
+    """Wait until so many jobs have ended; return them, the latest first."""
+
+    def all_ended(found: Any) -> bool:
+        return len(found["jobs"]) == number and all(job["state"] != "running" for job in found["jobs"])
+
+    jobs_: list[dict[str, Any]] = (await until(page, "/jobs?format=json", all_ended, headers))["jobs"]
+    return jobs_
+
+
+async def test_they_are_searched_in_steps(open_page: OpenPage, clicks: EventQueue[bytes]) -> None:
+    page = await open_page("events:clicks", show_bodies=True)
+    await shown(page, 1)
+    every = (await page.get(letters())).json()
+    assert (every["found"], every["looked"], every["total"], every["cursor"]) == (6, 6, 6, None)
+    found = (await page.get(letters(error="TOO"))).json()
+    assert (found["found"], [group["error"] for group in found["groups"]]) == (3, ["ValueError: <too> large"])
+    found = (await page.get(letters(error="large", limit=2))).json()
+    assert (found["found"], found["looked"], found["more"]) == (1, 2, True)
+    link = html.unescape(
+        re.findall(
+            r'rel="next" href="([^"]+)"',
+            (await page.get(letters(error="large", limit=2).replace("&format=json", ""))).text,
+        )[0]
+    )
+    second = (await page.get(f"{link}&format=json")).json()
+    assert (second["passed"], second["search"]) == (2, {"error": "large"})
+    assert second["groups"][0]["letters"][0]["id"] != found["groups"][0]["letters"][0]["id"]
+    (group,) = (await page.get(letters(text="secret-3"))).json()["groups"]
+    assert group["count"] == 1
+    one = group["letters"][0]["id"]
+    assert (await page.get(letters(id=one))).json()["found"] == 1
+    assert (await page.get(letters(since="2100-01-01T00:00"))).json()["found"] == 0
+    assert (await page.get(letters(until="2100-01-01T00:00:00"))).json()["found"] == 6
+    for wrong in ({"since": "<b>soon"}, {"cursor": "x"}):
+        answer = await page.get(url_of("", "queue/letters", at="events:clicks", **wrong))
+        assert answer.status_code == 404
+        assert "<b>" not in answer.text
+
+
+async def test_hidden_messages_are_not_searched_for_a_text(open_page: OpenPage, clicks: EventQueue[bytes]) -> None:
+    for options in ({}, {"show_bodies": True, "redact": ["/card"]}):
+        page = await open_page("events:clicks", allow_actions=True, **options)
+        await shown(page, 1)
+        assert (await page.get(letters(text="secret"))).status_code == 404
+        assert (await page.get(act("discard", text="secret"))).status_code == 404
+        assert (await page.post(act("discard", text="secret"))).status_code == 403
+        assert 'name="text"' not in (await page.get("/queue/letters?at=events:clicks")).text
+    assert len(await clicks.dead_letters()) == 6
+
+
+async def test_all_that_fit_are_requeued_or_deleted(
+    open_page: OpenPage, clicks: EventQueue[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="apressure")
+    page = await open_page("events:clicks", allow_actions=True, show_bodies=True)
+    await shown(page, 1)
+    asked = (await page.get(act("requeue", error="large"))).text
+    assert "Move 3 dead letters" in asked
+    assert "has begun" in (await do(page, act("requeue", error="large"), rate="1000")).text
+    (job,) = await ended(page)
+    assert (job["state"], job["done"], job["gone"], job["total"], job["rate"]) == ("done", 3, 0, 6, 1000)
+    assert await clicks.get_many(9) == [b"secret-0", b"secret-2", b"secret-4"]
+    assert "Delete 1 dead letters" in (await page.get(act("discard", text="secret-3"))).text
+    await do(page, act("discard", text="secret-3"))
+    assert (await ended(page, 2))[0]["done"] == 1
+    assert [letter.item for letter in await clicks.dead_letters()] == [b"secret-1", b"secret-5"]
+    for rate in ("0", "-1", "nan", "x", "inf"):
+        assert (await do(page, act("discard"), rate=rate)).status_code == 409
+    assert len(await clicks.dead_letters()) == 2
+    said = [one for one in caplog.records if getattr(one, "event", "") in ("changed_by_hand", "job_ended")]
+    assert [(one.event, one.operation) for one in said[:4]] == [  # type: ignore[attr-defined]
+        ("changed_by_hand", "requeue"), ("job_ended", "requeue"),
+        ("changed_by_hand", "discard"), ("job_ended", "discard"),
+    ]  # fmt: skip
+    assert "secret" not in caplog.text
+
+
+async def test_those_that_were_chosen_are_requeued_or_deleted(open_page: OpenPage, clicks: EventQueue[bytes]) -> None:
+    odd = "a%41&\n\udcff<"  # an id may be anything
+    await clicks.put(b"odd", id=odd)
+    await (await clicks.receive()).nack("odd")
+    with pytest.raises(QueueEmptyError):
+        await clicks.receive(timeout=0)
+    page = await open_page("events:clicks", allow_actions=True)
+    await shown(page, 1)
+    form = await page.get("/queue/letters?at=events:clicks")
+    assert f'value="{quote(odd, safe="", errors="surrogateescape")}"' in form.text
+    chosen = re.findall(r'name="chosen" value="([^"]+)"', form.text)
+    assert len(chosen) == 7
+    nothing = await page.post(act("discard"), data={"csrf": csrf(form), "step": "ask"})
+    assert nothing.status_code == 409
+    assert "Nothing is chosen" in nothing.text
+    first = {"csrf": csrf(form), "step": "ask", "chosen": [chosen[0], chosen[-1], "none"]}
+    asked = await page.post(act("requeue"), data=first)
+    assert "Move the 3 chosen dead letters" in asked.text
+    assert len(await clicks.dead_letters()) == 7
+    assert (await page.post(act("requeue"), data={**first, "csrf": "0"})).status_code == 403
+    again = re.findall(r'name="chosen" value="([^"]+)"', asked.text)
+    assert "has begun" in (await page.post(act("requeue"), data={"csrf": csrf(asked), "chosen": again})).text
+    (job,) = await ended(page)
+    assert (job["done"], job["gone"], job["search"]) == (2, 1, "3 chosen ones")
+    assert len(await clicks.dead_letters()) == 5
+    assert await clicks.qsize() == 2
+
+
+async def test_two_operators_at_once_do_each_once(
+    open_page: OpenPage, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "_MOST", 2)
+    queue = AsyncQueue[bytes]("orders", client=client, max_attempts=1)
+    await queue.create()
+    items = [b"%d" % number for number in range(40)]
+    await bury(queue, items)
+    page = await open_page("orders", allow_actions=True, trust_header="user", operators=["ann", "bob"])
+    ann, bob = {"user": "ann"}, {"user": "bob"}
+    await until(page, "/?format=json", lambda found: found["watched"] == 1, ann)
+    for user in (ann, bob):  # both have the question before their eyes
+        assert "Move 40 dead letters" in (await page.get(act("requeue", "orders"), headers=user)).text
+
+    async def requeue(user: dict[str, str]) -> None:
+        form = await page.get(act("requeue", "orders"), headers=user)
+        assert (await page.post(act("requeue", "orders"), data={"csrf": csrf(form)}, headers=user)).status_code == 200
+
+    await asyncio.gather(requeue(ann), requeue(bob))
+    both = await ended(page, 2, **ann)
+    assert {job["who"] for job in both} == {"ann", "bob"}
+    assert {job["state"] for job in both} == {"done"}
+    assert sum(job["done"] for job in both) == 40
+    assert sorted(await queue.get_many(100), key=int) == items
+    assert await queue.dead_letters() == []
+    assert (await ended(page, 2, **bob)) == both  # each sees what the other one has done
+
+
+async def test_a_job_is_stopped_and_ends_with_the_page(
+    open_page: OpenPage, clicks: EventQueue[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = await open_page("events:clicks", allow_actions=True)
+    await shown(page, 1)
+    await do(page, act("requeue"), rate="0.5")
+    (job,) = (await until(page, letters(), lambda found: found["jobs"] and found["jobs"][0]["done"]))["jobs"]
+    assert f"Stop {job['id']}" in (await page.get("/jobs")).text
+    assert "has done, 1, is done" in (await do(page, act("stop", id=job["id"]))).text
+    assert (await ended(page))[0]["state"] == "stopped"
+    assert len(await clicks.dead_letters()) == 5
+    assert "no such job" in (await do(page, act("stop", id=job["id"]))).text
+    assert "no such job" in (await do(page, act("stop", id="none"))).text
+    monkeypatch.setattr(jobs, "MOST", 1)
+    await do(page, act("requeue"), rate="0.5")
+    assert (await do(page, act("requeue"), rate="0.5")).status_code == 409
+    async with asyncio.timeout(60):
+        while await clicks.qsize() < 2:
+            await asyncio.sleep(0.02)
+    begun = await open_page("events:clicks", allow_actions=True)  # as after a restart: the job is begun again
+    await shown(begun, 1)
+    await do(begun, act("requeue"))
+    assert (await ended(begun))[0]["state"] == "done"
+    assert sorted(await clicks.get_many(9)) == [b"secret-%d" % number for number in range(6)]
+
+
+async def test_a_job_that_fails_says_why(open_page: OpenPage, clicks: EventQueue[bytes]) -> None:
+    page = await open_page("events:clicks", allow_actions=True)
+    await shown(page, 1)
+    await clicks.close()
+    await do(page, act("requeue"))
+    (job,) = await ended(page)
+    assert (job["state"], job["done"]) == ("failed", 0)
+    assert "closed" in job["error"]
+    assert "closed" in (await page.get("/jobs")).text
+    assert len(await clicks.dead_letters()) == 6
+    assert (await do(page, act("discard"))).status_code == 200  # a closed queue's dead letters can be deleted
+    assert (await ended(page, 2))[0]["done"] == 6
+
+
+async def test_viewers_see_jobs_and_stop_none(open_page: OpenPage, clicks: EventQueue[bytes]) -> None:
+    page = await open_page("events:clicks", allow_actions=True, tokens=TOKENS)
+    viewer, operator = {"authorization": f"Bearer {VIEWER}"}, {"authorization": f"Bearer {OPERATOR}"}
+    await until(page, "/?format=json", lambda found: found["watched"] == 1, viewer)
+    begun = await page.post(f"{act('discard')}&format=json", data={"rate": "0.5"}, headers=operator)
+    assert begun.status_code == 200
+    (job,) = (await page.get("/jobs?format=json", headers=viewer)).json()["jobs"]
+    assert "what=stop" not in (await page.get("/jobs", headers=viewer)).text
+    assert (await page.post(act("stop", id=job["id"]), headers=viewer)).status_code == 403
+    shown_letters = (await page.get("/queue/letters?at=events:clicks", headers=viewer)).text
+    assert 'type="checkbox"' not in shown_letters
+    assert (await page.post(act("stop", id=job["id"]), headers=operator)).status_code == 200
