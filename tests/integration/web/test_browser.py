@@ -56,10 +56,12 @@ async def fill(client: Client) -> None:
 
 def all_pages(chromium: WebDriver, base: str) -> list[str]:
     chromium.get(base)
+    wait_until(lambda: len(links(chromium, "/queue?")) >= 4)  # noqa: PLR2004 (the queues of `fill`)
     pages = [base, f"{base}workers", f"{base}schedules", f"{base}jobs", f"{base}nonsense"]
     forms: dict[str, str] = {}
     for link in links(chromium, "/queue?"):
         chromium.get(link)
+        wait_until(lambda: links(chromium, "what="))
         pages += [link, *links(chromium, "/queue/")]
         for form in links(chromium, "what="):
             forms.setdefault(re.findall(r"what=(\w+)", form)[0], form)
