@@ -111,7 +111,7 @@ def is_plain(text: str) -> bool:
 
 def _visible(value: Any) -> Any:
     """Make control characters visible, and what is not Unicode: names may have any bytes."""
-    if isinstance(value, str) and not hasattr(value, "__html__"):
+    if isinstance(value, str) and not value.isprintable() and not hasattr(value, "__html__"):
         return "\n".join(map(escaped, value.split("\n")))
     return "" if value is None else value
 
