@@ -162,6 +162,8 @@ class TestFileQueue(
     ExpiryContract,
     ScheduleContract,
     HistoryContract,
+    WorkersContract,
+    BackpressureContract,
     BrowseContract,
 ):
     @pytest.fixture(params=MODES)
