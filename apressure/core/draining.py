@@ -31,7 +31,7 @@ class Drainable(Administration):
 
         Returns:
             How many services of that worker were told, on this queue; 0 for an id that nothing has which can be
-            drained. A FileQueue, an `okq://` address and `scripting=False` know no workers: 0.
+            drained. An `okq://` address and `scripting=False` know no workers: 0.
 
         Raises:
             TypeError: The id is not a string.

@@ -193,7 +193,7 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
 
     @property
     def _schedules(self) -> FileSchedules:
-        return FileSchedules(self._store, self._operation, self._putter)
+        return FileSchedules(self._store, self._operation, self._putter, self.registry)
 
     async def _check_exists(self) -> None:
         with self._operation():

@@ -11,6 +11,7 @@ from typing import ClassVar, Final, Generic, Self, TypeVar
 
 from apressure import validation
 from apressure.concurrency.lifetime import LoopBound
+from apressure.core.backpressure import WaitForRoom
 from apressure.core.delivery import Hand
 from apressure.core.objects import Block
 from apressure.core.queue import Queue
@@ -25,6 +26,7 @@ from apressure.files.delivery import FileDelivery
 from apressure.files.options import Settings
 from apressure.files.putting import Putter
 from apressure.files.receiving import Got, Receiver
+from apressure.files.registry import FileRegistry
 from apressure.files.storage import names
 from apressure.files.storage.directory import Directory
 from apressure.files.storage.store import Store
@@ -56,6 +58,7 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
         self._putter = Putter(self._store, self._operation)
         self._receiver = Receiver(self._store, self._operation, self._putter.promote)
         self._waits = Waits(self._store)
+        self._registry = self._waits.backpressure.registry = FileRegistry(self._store, self._operation)
         self.blocks: set[Block] = set()
         self._breathed = 0.0
 
@@ -66,6 +69,10 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
     def dead_letter_queue(self) -> str | None:
         """The name of the dead-letter queue, in a directory beside this one; None without `max_attempts`."""
         return None if self.max_attempts is None else self._store.settings.dead_letters
+
+    @property
+    def registry(self) -> FileRegistry:
+        return self._registry
 
     @property
     def opened(self) -> bool:
@@ -104,6 +111,7 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
                 for consumer in [*self.blocks]:
                     await consumer.end()
             finally:
+                self._waits.backpressure.end()  # while an operation may still begin
                 self._closed = True
                 closed = ClientClosedError("the queue object was closed (aclose) while the operation waited")
                 self._waits.close(closed)
@@ -152,20 +160,28 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
         operation, loop = self._operation(), asyncio.get_running_loop()
         validation.timeout(timeout)
         until, ticket = None if timeout is None else loop.time() + timeout, next(operation.tickets)
-        with operation:
-            await self.breathe()
-            while isinstance(answer := await step(), Wait):
-                self.check()
-                if until is not None and loop.time() >= until:
-                    if answer.reason == "full":
-                        what = f"the queue {self.name!r} is full: it has {self._store.bound} messages"
-                        raise QueueFullError(what, name=self.name)
-                    raise answer.error(self.name)
-                await operation.wait(answer, ticket, until)
-                self.check()  # the object may have been closed meanwhile
-            if self._closed and undo is not None:
-                await undo(answer)
-                self.check()
+        for_room: WaitForRoom | None = None
+        try:
+            with operation:
+                await self.breathe()
+                while isinstance(answer := await step(), Wait):
+                    self.check()
+                    if until is not None and loop.time() >= until:
+                        if answer.reason == "full":
+                            what = f"the queue {self.name!r} is full: it has {self._store.bound} messages"
+                            raise QueueFullError(what, name=self.name)
+                        raise answer.error(self.name)
+                    if for_room is None and answer.reason == "full":
+                        for_room = WaitForRoom(loop.time())
+                        operation.backpressure.note(for_room)
+                    await operation.wait(answer, ticket, until)
+                    self.check()  # the object may have been closed meanwhile
+                if self._closed and undo is not None:
+                    await undo(answer)
+                    self.check()
+        finally:
+            if for_room is not None:
+                for_room.ended = True
         return answer
 
     def _operation(self) -> Waits:

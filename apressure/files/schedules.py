@@ -21,9 +21,10 @@ import time
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from apressure.core.workers import Beside
+from apressure.core.workers import Beside, told
 from apressure.exceptions import QueueDoesNotExistError, StorageError
 from apressure.files.putting import Putter
+from apressure.files.registry import FileRegistry
 from apressure.files.storage import names
 from apressure.files.storage.directory import Directory
 from apressure.files.storage.messages import contents
@@ -53,9 +54,10 @@ class _Records(NamedTuple):
 class FileSchedules(Steps):
     """The steps of a queue that are about its schedules. Each is one call of the thread."""
 
-    def __init__(self, store: Store, operation: Operation, putter: Putter) -> None:
+    def __init__(self, store: Store, operation: Operation, putter: Putter, registry: FileRegistry) -> None:
         super().__init__(store, operation)
         self._putter = putter
+        self._registry = registry
 
     async def read(self) -> tuple[int, dict[str, bytes]]:
         with self.operation():
@@ -72,11 +74,12 @@ class FileSchedules(Steps):
     async def beside(self) -> Beside:
         with self.operation():
             await self.store.refresh()
-            if names.SCHEDULES not in self._index.beside:
-                return Beside(0, 0)
-            with contextlib.suppress(StorageError):  # the other operations say that it is damaged
-                return Beside(len((await self._worker.in_thread(_read, self._directory)).by_name), 0)
-            return Beside(0, 0)
+            schedules = 0
+            if names.SCHEDULES in self._index.beside:
+                with contextlib.suppress(StorageError):  # the other operations say that it is damaged
+                    schedules = len((await self._worker.in_thread(_read, self._directory)).by_name)
+            now, registered = await self._registry.read()
+        return Beside(schedules, 0, *told(now, registered.items()))
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
         with self.operation():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from apressure.concurrency.blocked import Blocked
 from apressure.concurrency.settle import set_result_once
+from apressure.core.backpressure import Backpressure
 from apressure.core.waiting import Wait
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Waits:
         drainers: Wait, in a closed queue, for a message in flight to come back or to be acknowledged.
         closers: Wait until the queue is closed.
         tickets: The places in a line.
+        backpressure: Tells the queue that puts wait here for room.
         blocked: For how long operations waited here.
     """
 
@@ -85,6 +87,7 @@ class Waits:
         self._closed = False
         self.receivers, self.putters, self.drainers, self.closers = self._lines = (Line(), Line(), Line(), Line())
         self.tickets = itertools.count()
+        self.backpressure = Backpressure()
         self.blocked = Blocked()
 
     def __del__(self) -> None:

@@ -89,8 +89,10 @@ def _states(now: float, statistics: Any, schedules: Any) -> Iterator[State]:
         yield State("paused", Severity.WARNING, text, None if since is None else since.timestamp())
     if limits.held_for:
         yield State("held", Severity.WARNING, f"held until {clock(now + limits.held_for, now)}")
-    if bound and statistics.length + delayed >= bound:
-        yield _full(getattr(statistics, "waiting_producers", ()))
+    producers = getattr(statistics, "waiting_producers", ())
+    in_flight = statistics.in_flight if producers else 0  # a directory's bound counts it
+    if bound and statistics.length + delayed + in_flight >= bound:
+        yield _full(producers)
     of_dead_letters = getattr(statistics, "name", "").endswith((":dead", ".dead"))  # of an AsyncQueue, or a directory
     if statistics.length and not paused and not of_dead_letters and consumers_of(statistics) == 0:
         yield State("unconsumed", Severity.WARNING, "no consumer")

@@ -164,6 +164,8 @@ class TestFileQueue(
     ScheduleContract,
     HistoryContract,
     BoundContract,
+    WorkersContract,
+    BackpressureContract,
     BrowseContract,
 ):
     @pytest.fixture(params=MODES)

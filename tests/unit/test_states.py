@@ -115,6 +115,8 @@ def test_a_full_queue_says_how_many_producers_wait_and_for_how_long() -> None:
     ]
     assert texts(states.of(NOW + 62, statistics(length=3, bound=3))) == ["full for 1 min 2 s"]
     assert texts(states.of(NOW + 63, statistics(length=2, bound=3, waiting_producers=three))) == ["open"]
+    in_a_directory = statistics(length=2, in_flight=1, bound=3, waiting_producers=three[2:])
+    assert texts(states.of(NOW + 64, in_a_directory)) == ["full: 1 producer waits, for 2 s"]
 
 
 def test_what_matters_most_comes_first_and_a_late_schedule_is_told_once() -> None:

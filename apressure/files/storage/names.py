@@ -62,13 +62,16 @@ SCHEDULES_NEW: Final = ".queue-schedules-new"
 SCHEDULES_LOCK: Final = ".queue-schedules-lock"
 OCCASIONS: Final = (".queue-occasion-a", ".queue-occasion-b")
 
+WORKERS: Final = ".queue-workers"
+"""The file of those that work on the queue, and of producers that wait; see `files/registry.py`."""
+
 EXPIRED_COUNT: Final = ".queue-expired"
 """The file whose size is the number of messages that have expired."""
 
 BLANK: Final = ".queue-blank"
 """An empty file: a link to it reserves the name of a message that is moved here, and not written."""
 
-OURS: Final = frozenset({SCHEDULES, SCHEDULES_NEW, SCHEDULES_LOCK, *OCCASIONS, EXPIRED_COUNT, BLANK})
+OURS: Final = frozenset({SCHEDULES, SCHEDULES_NEW, SCHEDULES_LOCK, *OCCASIONS, WORKERS, EXPIRED_COUNT, BLANK})
 """Names of files that are neither state nor messages, and that go with the queue."""
 
 MAX_BOUND: Final = 10**15

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from apressure import AsyncQueue, Client, EventQueue, FileQueue, QueueEmptyError
+from apressure import AsyncQueue, Client, EventQueue, FileQueue, QueueEmptyError, serve
 from apressure.cli.top.app import Top
 from apressure.cli.top.view import View
 from apressure.core.workers import WorkerStatistics
@@ -234,6 +234,28 @@ async def test_workers_are_shown_and_told_to_drain(url: str, monkeypatch: pytest
             await shown.press("y")
             await shown.says("asked the worker worker-2 to drain")
             assert drained == ["worker-2"]
+        await orders.delete()
+
+
+async def test_a_worker_is_asked_for_its_stack_and_shows_it(url: str) -> None:
+    async def wait_for_the_bank(_: bytes) -> None:
+        await asyncio.Event().wait()
+
+    async with AsyncQueue[bytes]("orders", url=url) as orders:
+        await orders.create()
+        await orders.put(b"1")
+        service = asyncio.ensure_future(serve(wait_for_the_bank, AsyncQueue("orders", url=url), signals=()))
+        async with showing(url) as shown:
+            await shown.says("orders", "1/1")
+            await shown.press("w")
+            await shown.says("Workers of orders", "wait_for_the_bank")
+            await shown.press("k")
+            await shown.says("Ask the worker")
+            await shown.press("y")
+            await shown.says("for its stack")
+            await shown.says("test_cli_top.py:", "Event.wait")
+        service.cancel()
+        await asyncio.wait((service,))
         await orders.delete()
 
 

@@ -10,13 +10,12 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from apressure import AsyncQueue, EventQueue, FileQueue, Piped, TaskQueue, Worker, pipe, serve
+from apressure import AsyncQueue, EventQueue, Piped, TaskQueue, Worker, pipe, serve
 from apressure.core import registration
 from apressure.core.workers import MAX_SIZE, MOST, encode
 from apressure.embedded import EmbeddedServer
@@ -298,18 +297,15 @@ async def test_a_service_without_the_rights_works_all_the_same(
 
 
 @on_valkey
-async def test_queues_that_know_no_workers_have_none(url: str, tmp_path: Path) -> None:
-    queues: list[Any] = [AsyncQueue("jobs", url=url, scripting=False), FileQueue(tmp_path / "jobs")]
-    for queue in queues:
-        async with queue:
-            await queue.create()
-            service = asyncio.ensure_future(serve(nothing, queue, signals=(), shared=False) if queue is not queues[0]
-                                            else asyncio.sleep(3600))  # fmt: skip
-            await asyncio.sleep(3 * QUICK)
-            assert (await queue.statistics()).workers == ()
-            assert await queue.drain(registration.worker_id()) == 0
-            service.cancel()
-            await asyncio.wait((service,))
+async def test_a_queue_that_knows_no_workers_has_none(url: str) -> None:
+    async with AsyncQueue[bytes]("jobs", url=url, scripting=False) as queue:
+        await queue.create()
+        getting = asyncio.ensure_future(queue.get())
+        await asyncio.sleep(3 * QUICK)
+        assert (await queue.statistics()).workers == ()
+        assert await queue.drain(registration.worker_id()) == await queue.show_stack(registration.worker_id()) == 0
+        getting.cancel()
+        await asyncio.wait((getting,))
 
 
 @on_valkey
