@@ -6,6 +6,8 @@ import inspect
 import math
 from typing import Any, Final
 
+from apressure.dead_letters import DeadLetter
+
 _MANY: Final = "delay=None, at=None, expires=None, key=None, cost=1"
 _TERMS: Final = f"{_MANY}, dedup_id=None, dedup_window=None, replace=False, deadline=None"
 
@@ -55,8 +57,8 @@ LOOKS: Final = (
 
 VALID: Final[dict[str, dict[str, Any]]] = {
     "put": {"item": b"1"}, "put_nowait": {"item": b"1"}, "put_many": {"items": [b"1"]}, "get_many": {"max_items": 1},
-    "receive_many": {"max_items": 1}, "set_bound": {"bound": 1}, "add_dead_letters": {"letters": ()},
-    "discard": {"ids": ()},
+    "receive_many": {"max_items": 1}, "set_bound": {"bound": 1}, "discard": {"ids": ()},
+    "add_dead_letters": {"letters": [DeadLetter("a", b"1", 1, None, None, bytes)]},
 }  # fmt: skip
 """What a verb needs."""
 

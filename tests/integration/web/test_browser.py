@@ -56,7 +56,7 @@ async def fill(client: Client) -> None:
 
 def all_pages(chromium: WebDriver, base: str) -> list[str]:
     chromium.get(base)
-    wait_until(lambda: len(links(chromium, "/queue?")) >= 4)  # noqa: PLR2004 (the queues of `fill`)
+    wait_until(lambda: len(links(chromium, "/queue?")) >= 4)
     pages = [base, f"{base}workers", f"{base}schedules", f"{base}jobs", f"{base}nonsense"]
     forms: dict[str, str] = {}
     for link in links(chromium, "/queue?"):
