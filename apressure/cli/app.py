@@ -26,8 +26,8 @@ _WrongUsage: Final[type[Exception]] = typer.BadParameter.__bases__[0]
 _CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 
 _ALONE: Final = (
-    "create", "put", "get", "ask", "peek", "ls", "top", "stat", "pause", "resume", "limit", "hold", "purge", "dead",
-    "requeue", "discard", "close", "delete", "doctor", "health", "metrics", "web", "worker", "demo", "pipeline",
+    "create", "put", "get", "ask", "peek", "ls", "top", "stat", "pause", "resume", "limit", "hold", "promote", "purge",
+    "dead", "requeue", "discard", "close", "delete", "doctor", "health", "metrics", "web", "worker", "demo", "pipeline",
     "explain",
 )  # fmt: skip
 _TASKS: Final = (

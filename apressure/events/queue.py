@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
@@ -347,6 +347,10 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
     async def _purge(self) -> int:
         status: Status = await self._existing(self._driver.count)
         return await self._purge_by_steps(status.waiting + status.delayed, self._driver.purge)
+
+    async def _promote(self, most: int, ids: Sequence[str] | None) -> int:
+        chosen = [one.encode(errors="surrogateescape") for one in ids or ()]
+        return await self._driver.steps.promote(most, chosen, self._expected)
 
     async def _until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
         return await self._driver.waits.until(step, timeout, self.name)

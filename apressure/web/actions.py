@@ -191,6 +191,16 @@ async def _stop(asking: Asking, _: Typed) -> str:
     return f"It is stopped. What it has done, {job.data['done']:,}, is done; the others are dead letters as before."
 
 
+async def _promotion(asking: Asking) -> str:
+    which = f"the delayed message {asking.id}" if asking.id else f"all {asking.statistics.delayed:,} delayed messages"
+    return f"Make {which} of {asking.address} due now? They go to the end of the queue."
+
+
+async def _promote(asking: Asking, _: Typed) -> str:
+    ids = [asking.id] if asking.id else None
+    return f"{await asking.seen.queue.promote(ids=ids, deadline=DEADLINE):,} are due now that were not before."
+
+
 async def _purge(asking: Asking, _: Typed) -> str:
     return f"{await asking.seen.queue.purge(deadline=DEADLINE):,} deleted."
 
@@ -309,6 +319,7 @@ ACTIONS: Final[dict[str, Action]] = {
         "Stop a job", _said("Stop the job {id} of {queue}? What it has not done yet stays."), _stop, listed=False,
         view="letters",
     ),
+    "promote": Action("Promote delayed messages", _promotion, _promote),
     "purge": Action(
         "Purge",
         _said("Delete all that waits in {queue}: {waiting} messages, and {delayed} delayed ones? They are lost."),

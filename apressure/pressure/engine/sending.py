@@ -38,7 +38,7 @@ def acknowledged(answer: Any) -> bool:
 _DURABLE = dict.fromkeys(
     (
         "put", "delay", "get", "receive", "receive_shared", "settle", "settle_shared", "move", "purge", "requeue",
-        "discard", "create", "close", "finish_delete", "pause", "resume",
+        "discard", "promote", "create", "close", "finish_delete", "pause", "resume",
     ),
     _changed,
 )  # fmt: skip

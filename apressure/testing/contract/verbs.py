@@ -34,6 +34,7 @@ VERBS: Final = {
     "purge": "(*, deadline=None)",
     "pause": "(*, deadline=None)",
     "resume": "(*, deadline=None)",
+    "promote": "(max_items=None, *, ids=None, deadline=None)",
     "unblock": "()",
     "peek": "(*, deadline=None)",
     "peek_newest": "(*, deadline=None)",
@@ -53,7 +54,7 @@ LOOKS: Final = (
 
 VALID: Final[dict[str, dict[str, Any]]] = {
     "put": {"item": b"1"}, "put_nowait": {"item": b"1"}, "put_many": {"items": [b"1"]}, "get_many": {"max_items": 1},
-    "receive_many": {"max_items": 1}, "discard": {"ids": ()},
+    "receive_many": {"max_items": 1}, "discard": {"ids": ("none",)},
 }  # fmt: skip
 """What a verb needs."""
 
@@ -115,7 +116,7 @@ BAD: Final[dict[str, list[Refused]]] = {
     ],
     "ids": [
         ("1", TypeError, "ids must be "),
-        ([1], TypeError, "a dead letter's id must be a string, not int"),
+        ([1], TypeError, "an id must be a string, not int"),
     ],
 }  # fmt: skip
 """What is refused of each argument: the value, and the error with the beginning of its message."""

@@ -172,6 +172,7 @@ SCRIPTS_OF = {
         "purge",
         "requeue",
         "discard",
+        "promote",
         "pause",
         "resume",
         "limit",
