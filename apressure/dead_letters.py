@@ -137,7 +137,7 @@ def chosen_by(ids: Any) -> tuple[dict[str, None], list[DeadLetter[Any]]]:
         TypeError: They are neither strings nor dead letters.
     """
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
-        raise TypeError("ids must be an iterable of dead letters' ids, such as [letter.id]")
+        raise TypeError("ids must be an iterable of ids, such as [letter.id]")
     names: dict[str, None] = {}
     letters = []
     for each in ids:
@@ -146,7 +146,7 @@ def chosen_by(ids: Any) -> tuple[dict[str, None], list[DeadLetter[Any]]]:
         elif isinstance(each, str):
             names[each] = None
         else:
-            raise TypeError(f"a dead letter's id must be a string, not {type(each).__name__}")
+            raise TypeError(f"an id must be a string, not {type(each).__name__}")
     return names, letters
 
 

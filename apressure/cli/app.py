@@ -27,9 +27,9 @@ _WrongUsage: Final[type[Exception]] = typer.BadParameter.__bases__[0]
 _CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 
 _ALONE: Final = (
-    "create", "put", "get", "ask", "peek", "ls", "top", "stat", "pause", "resume", "limit", "hold", "purge", "dead",
-    "requeue", "discard", "close", "delete", "export", "import", "doctor", "health", "metrics", "web", "worker", "demo",
-    "pipeline", "explain",
+    "create", "put", "get", "ask", "peek", "ls", "top", "stat", "pause", "resume", "limit", "hold", "promote", "purge",
+    "dead", "requeue", "discard", "close", "delete", "export", "import", "doctor", "health", "metrics", "web", "worker",
+    "demo", "pipeline", "explain",
 )  # fmt: skip
 _TASKS: Final = (
     "run", "ls", "show", "wait", "cancel", "purge", "listen", "complete", "fail", "progress",

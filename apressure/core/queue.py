@@ -17,6 +17,7 @@ from apressure.core.due import Due, ManyTerms, PutTerms, due_of
 from apressure.core.history import History
 from apressure.core.letters import Letters
 from apressure.core.producer import QueueProducer
+from apressure.core.promoting import Promoting
 from apressure.core.requests import Requests
 from apressure.core.schedules import Schedules
 from apressure.exceptions import QueueClosedError, QueueEmptyError
@@ -28,7 +29,9 @@ D_any = TypeVar("D_any")
 Put = TypeVar("Put")
 
 
-class AnyQueue(Letters[T], Schedules[T], Requests[T], Browsing[T], History, Drainable, Generic[T, D_any, Put]):
+class AnyQueue(
+    Letters[T], Schedules[T], Requests[T], Browsing[T], Promoting, History, Drainable, Generic[T, D_any, Put]
+):
     """A queue as a program sees it, whatever its consumers are.
 
     `T` is what items are, `D_any` what deliveries are, and `Put` what `put` returns: an id, or None.

@@ -350,6 +350,10 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
         status: Status = await self._existing(self._driver.count)
         return await self._purge_by_steps(status.waiting + status.delayed, self._driver.purge)
 
+    async def _promote(self, most: int, ids: Sequence[str] | None) -> int:
+        chosen = [one.encode(errors="surrogateescape") for one in ids or ()]
+        return await self._driver.steps.promote(most, chosen, self._expected)
+
     async def _until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
         return await self._driver.waits.until(step, timeout, self.name)
 

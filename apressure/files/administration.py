@@ -216,6 +216,18 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
         index = self._store.index
         return await self._each(self._receiver.remove, lambda: index.waiting_names() + index.delayed.names())
 
+    async def _promote(self, most: int, ids: Sequence[str] | None) -> int:
+        with self._operation():
+            await self._store.refresh()
+            await self._putter.promote()
+            delayed = self._store.index.delayed
+            if ids is None:
+                chosen = delayed.names()[:most]
+            else:
+                keys = (names.key_of(one) for one in ids)
+                chosen = [delayed.by_key[key] for key in keys if key in delayed.by_key]
+            return await self._putter.bring([(one, delayed[one].key) for one in chosen]) if chosen else 0
+
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         with self._operation(), self._dead(source) as dead:
             return await self._store.worker.in_thread(_read_letters, dead, limit, self._items.decode)

@@ -240,18 +240,28 @@ class Putter(Steps):
         if not due:
             return False
         try:
-            reserved = await self._reserve([None] * len(due), inside=True)
-            try:
-                keys = [reservation.key for reservation in reserved]
-                for filename in await self._worker.do(self._directory.promote, due, keys, index.reasons):
-                    store.went(filename)
-            finally:
-                await self._abandon(reserved)
+            await self.bring(due)
         except StorageError as error:
             index.delayed.held = store.now + _LATER
             logger.warning("delayed messages stay delayed for now: %s", error)
         await store.refresh()
         return True
+
+    async def bring(self, due: Sequence[tuple[str, int]]) -> int:
+        """Bring delayed messages with these names and keys to the end of the line, until another client is faster.
+
+        Returns:
+            How many are not delayed any more.
+        """
+        reserved = await self._reserve([None] * len(due), inside=True)
+        try:
+            keys = [reservation.key for reservation in reserved]
+            gone = await self._worker.do(self._directory.promote, due, keys, self._index.reasons)
+            for filename in gone:
+                self.store.went(filename)
+            return len(gone)
+        finally:
+            await self._abandon(reserved)
 
     async def adopt(self, other: Directory, filename: str) -> bool | None:
         """Move a dead letter of another queue to the end of this one.

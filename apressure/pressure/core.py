@@ -145,6 +145,15 @@ class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic
     async def _purge(self) -> int:
         return await self._engine.purge()
 
+    async def _promote(self, most: int, ids: Sequence[str] | None) -> int:
+        if ids is not None:
+            raise UnsupportedError(
+                f"the messages of the queue {self.name!r} have no ids: an AsyncQueue promotes all delayed messages, or "
+                "the first ones with max_items=",
+                name=self.name,
+            )
+        return await self._engine.scripted("promote").steps.promote(most)
+
     async def _until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
         return await self._engine.waits.until(step, timeout, self.name)
 

@@ -49,6 +49,7 @@ class KindQueue(Queue[T]):
     hold = blocking(queues.Queue[T, Any].hold)
     limits = blocking(queues.Queue[T, Any].limits)
     pause = blocking(queues.Queue[T, Any].pause)
+    promote = blocking(queues.Queue[T, Any].promote)
     pause_schedule = blocking(queues.Queue[T, Any].pause_schedule)
     paused = blocking(queues.Queue[T, Any].paused)
     peek = blocking(queues.Queue[T, Any].peek)

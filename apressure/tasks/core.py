@@ -201,6 +201,9 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
     async def _look(self) -> Status:
         return await self.steps.status()  # type: ignore[no-any-return]
 
+    async def _promote(self, most: int, ids: Sequence[str] | None) -> int:
+        return await self.steps.promote(most, [raw(one) for one in ids or ()], self._expected)
+
     def _give_back_unseen(self) -> None:
         give_back_unseen(self.blocks)
 

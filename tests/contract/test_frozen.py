@@ -81,7 +81,7 @@ class TestFrozen(FrozenContract):
     @pytest.fixture
     def open_queue(self, bench: Bench) -> Opener:
         if bench.kind == "FileQueue":  # the kernel tells it of changes
-            self.knows = LOOKS
+            self.knows = (*LOOKS, "promote")  # nothing is delayed
         return bench.open
 
     @pytest.fixture

@@ -49,6 +49,7 @@ CALLS: dict[str, Callable[[EventSteps], Any]] = {
     "purge": lambda steps: steps.purge(3, expected=True),
     "bury": lambda steps: steps.bury([Added("a", b"1", 2, 3, 4, b"why")], expected=True),
     "requeue": lambda steps: steps.requeue(3, [b"+1:a0:"], expected=True),
+    "promote": lambda steps: steps.promote(3, [b"a", b"b"], expected=True),
     "discard": lambda steps: steps.discard([b"+1:a0:"]),
     "dead_letters": lambda steps: steps.dead_letters(3, 4),
     "move": lambda steps: steps.move(steps.series(), EventKeys("source"), [(EVENTS, EVENTS)], True),

@@ -149,6 +149,7 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
             17: "the most", b"m1": "chosen",
         },
     ),
+    "promote": (lambda steps, series: steps.promote(17), {17: "how many"}),
     "discard": (
         lambda steps, series: steps.discard(series, [b"m1", b""]),
         {b"UID": "uid", b"HELD-C": "the consumer role was claimed", b"m1": "chosen"},

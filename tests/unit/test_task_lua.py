@@ -50,6 +50,7 @@ CALLS: dict[str, Callable[[TaskSteps], Any]] = {
     "tend": lambda steps: steps.tend(5.0, 6.0),
     "bury": lambda steps: steps.bury([told(Added("a", b"1", 2, 3, 4, b"why"))], expected=True),
     "requeue": lambda steps: steps.requeue(3, expected=True),
+    "promote": lambda steps: steps.promote(3, [b"a", b"b"], expected=True),
     "cancel": lambda steps: steps.cancel(b"id"),
     "retry": lambda steps: steps.retry(b"id", expected=True),
     "remove": lambda steps: steps.remove(b"id", failed=True),

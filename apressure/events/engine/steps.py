@@ -227,6 +227,10 @@ class EventSteps(StepSender):
         self.counts.deleted_count += purged
         return purged
 
+    async def promote(self, most: int, ids: Sequence[bytes], expected: bool = False) -> int:
+        """Make delayed events due now, those first that are due first, or those with these ids. Returns how many."""
+        return int(await self._numbered("promote", most, flag(expected), *ids) or 0)
+
     async def dead_letters(self, passed: int, most: int) -> list[bytes]:
         """Return up to `most` dead letters behind the `passed` oldest ones, as the server keeps them."""
         return await self._run("dead_letters", passed, most)  # type: ignore[no-any-return]

@@ -387,6 +387,11 @@ class Commands:
         deleted, _ = await self.change("QPURGE", most, again=False)
         return int(deleted)
 
+    async def promote(self, most: int, ids: Sequence[bytes], expected: bool = False) -> int:  # noqa: ARG002
+        """Make delayed events due; see `EventSteps.promote`."""
+        promoted, _ = await self.change("QPROMOTE", most, *ids, again=False)
+        return int(promoted)
+
     async def dead_letters(self, passed: int, most: int) -> list[bytes]:
         """Return up to `most` dead letters behind the `passed` oldest ones, as the server keeps them."""
         letters, _ = await self.ask("QDEAD", passed, most, ours=True)

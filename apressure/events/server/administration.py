@@ -120,6 +120,11 @@ async def purge(queue: ServedQueue, count: bytes) -> Reply:
     return await queue.steps.purge(number(count, "count", MAX_EVENTS))
 
 
+async def promote(queue: ServedQueue, count: bytes, *ids: bytes) -> Reply:
+    """QPROMOTE queue count [id ...]"""
+    return await queue.steps.promote(number(count, "count", MAX_EVENTS), ids)
+
+
 async def look(queue: ServedQueue) -> Reply:
     """QLOOK queue"""
     status = await queue.steps.status()

@@ -237,6 +237,7 @@ class Commands:
             Command("QLIMIT queue name value [name value ...]", 3, _ANY, of(admin.limit),
                     "Limits how many events are handed out"),
             Command("QPURGE queue count", 2, 2, of(admin.purge), "Removes events that wait, and none in flight"),
+            Command("QPROMOTE queue count [id ...]", 2, _ANY, of(admin.promote), "Makes delayed events due now"),
             Command("QLOOK queue", 1, 1, of(admin.look), "Tells all about a queue, for programs"),
             Command("QDEAD queue passed count", 3, 3, of(admin.dead), "Shows dead letters, as the server keeps them"),
             Command("QREQUEUE queue count [letter ...]", 2, _ANY, of(admin.requeue), "Moves dead letters back"),

@@ -38,7 +38,7 @@ def acknowledged(answer: Any) -> bool:
 _DURABLE = dict.fromkeys(
     (
         "put", "delay", "get", "receive", "receive_shared", "settle", "settle_shared", "move", "purge", "requeue",
-        "bury", "create", "close", "discard", "finish_delete", "pause", "resume",
+        "bury", "create", "close", "discard", "finish_delete", "pause", "promote", "resume",
     ),
     _changed,
 )  # fmt: skip

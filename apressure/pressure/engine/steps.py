@@ -341,6 +341,11 @@ class Steps(Sender):
         call = series.call("purge", lambda: (self.keys.reasons,))
         return await self._ask(call, [series.next(), b"0", max_items], 1)  # type: ignore[no-any-return]
 
+    async def promote(self, most: int) -> int:
+        """Make delayed messages due now, those first that are due first. Answers with how many."""
+        series = self.series()
+        return await self._ask(series.call("promote"), [series.next(), b"0", most], 1)  # type: ignore[no-any-return]
+
     async def dead_letters(self, passed: int, most: int) -> tuple[list[bytes], list[bytes], int]:
         """Look into this queue for dead letters, the oldest first. Answers with [messages, reasons, number of all]."""
         call = self._unnumbered.call("dead_letters", lambda: (self.keys.reasons,))

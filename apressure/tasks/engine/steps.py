@@ -247,6 +247,10 @@ class TaskSteps(StepSender):
         """Enqueue failed tasks again, the oldest first. Returns how many were, and how many were looked at."""
         return _pair(await self._numbered("requeue", most, flag(expected)))
 
+    async def promote(self, most: int, ids: Sequence[bytes], expected: bool = False) -> int:
+        """Make scheduled tasks due now, those first that are due first, or those with these ids. Returns how many."""
+        return int(await self._numbered("promote", most, flag(expected), *ids) or 0)
+
     async def cancel(self, task_id: bytes) -> str:
         """Cancel a task. Returns what happened, as in `lua/cancel.lua`."""
         return await self._numbered("cancel", task_id)  # type: ignore[no-any-return]

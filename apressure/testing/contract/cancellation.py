@@ -204,10 +204,24 @@ class CancellationContract:
             if not reached:
                 return
 
+    async def test_a_cancelled_promote_leaves_each_delayed_or_due(self, open_queue: Opener) -> None:
+        queue = await open_queue()
+        await queue.create()
+        for number, how in itertools.product(range(100), (cancel, cancel_at_answer)):
+            await queue.put_many(ITEMS[:2], delay=600)
+            reached, promoted = await cancelled(queue.promote(), number, how)
+            assert promoted == (None if reached else 2)
+            due = await drained(queue)
+            assert await queue.promote() == 2 - len(due)
+            assert due + await drained(queue) == ITEMS[:2]
+            if not reached:
+                return
+
     def test_each_verb_is_cancelled(self) -> None:
         ours = {
             "put", "put_nowait", "put_many", "get", "get_nowait", "get_many", "receive", "receive_many", "create",
-            "close", "delete", "purge", "pause", "resume", "requeue", "discard", "add_dead_letters", *LOOKS,
+            "close", "delete", "purge", "pause", "resume", "requeue", "discard", "add_dead_letters",
+            "promote", *LOOKS,
         }  # fmt: skip
         assert ours == {verb for verb, arguments in VERBS.items() if "deadline" in arguments}
 

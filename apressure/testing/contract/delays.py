@@ -9,7 +9,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from apressure.dead_letters import Failure
-from apressure.exceptions import QueueClosedError, QueueDoesNotExistError, QueueEmptyError, QueueFullError
+from apressure.exceptions import (
+    QueueClosedError,
+    QueueDoesNotExistError,
+    QueueEmptyError,
+    QueueFullError,
+    UnsupportedError,
+)
 from apressure.testing.contract.steps import ITEMS, Opener, begun, drained, fails, in_time
 
 
@@ -27,6 +33,45 @@ class DelayContract:
 
     A test never says how late something may be, and the two clocks may differ by some milliseconds.
     """
+
+    async def test_delayed_messages_are_promoted(self, open_queue: Opener) -> None:
+        queue = await open_queue()
+        await queue.create()
+        assert await queue.promote() == 0
+        await queue.put(ITEMS[3], delay=900)
+        await queue.put_many(ITEMS[1:3], delay=800)
+        await queue.put(ITEMS[0], delay=700)
+        assert await queue.promote(1) == 1
+        assert await drained(queue) == ITEMS[:1]
+        waiting = await begun(queue.get())  # it waits for the one that is due in 800 s
+        assert await queue.promote(max_items=1) == 1
+        assert await in_time(waiting) == ITEMS[1]
+        assert await queue.promote() == 2
+        assert await queue.promote() == 0
+        await queue.put(b"last")
+        assert await drained(queue) == [*ITEMS[2:4], b"last"]
+        assert (await queue.statistics()).delayed == 0
+
+    async def test_chosen_delayed_messages_are_promoted(self, open_queue: Opener) -> None:
+        queue = await open_queue()
+        await queue.create()
+        ids = [await queue.put(item, delay=600) for item in ITEMS[:3]]
+        if ids[0] is None:
+            await fails(UnsupportedError, queue.promote(ids=["none"]))
+            return
+        assert await queue.promote(ids=[ids[1], "none"]) == 1
+        assert await queue.promote(ids=[ids[1]]) == 0
+        assert await drained(queue) == ITEMS[1:2]
+        await fails(ValueError, queue.promote(1, ids=ids[:1]))
+        assert (await queue.statistics()).delayed == 2
+
+    async def test_many_delayed_messages_are_promoted_in_order(self, open_queue: Opener) -> None:
+        queue = await open_queue()
+        await queue.create()
+        items = [b"%d" % number for number in range(250)]
+        await queue.put_many(items, delay=600)
+        assert await queue.promote() == 250
+        assert await drained(queue) == items
 
     async def test_a_delayed_message_comes_when_it_is_due(self, open_queue: Opener) -> None:
         queue = await open_queue()

@@ -37,6 +37,7 @@ VERBS: Final = {
     "pause": "(*, deadline=None)",
     "resume": "(*, deadline=None)",
     "set_bound": "(bound, *, deadline=None)",
+    "promote": "(max_items=None, *, ids=None, deadline=None)",
     "unblock": "()",
     "peek": "(*, deadline=None)",
     "peek_newest": "(*, deadline=None)",
@@ -57,7 +58,7 @@ LOOKS: Final = (
 
 VALID: Final[dict[str, dict[str, Any]]] = {
     "put": {"item": b"1"}, "put_nowait": {"item": b"1"}, "put_many": {"items": [b"1"]}, "get_many": {"max_items": 1},
-    "receive_many": {"max_items": 1}, "set_bound": {"bound": 1}, "discard": {"ids": ()},
+    "receive_many": {"max_items": 1}, "set_bound": {"bound": 1}, "discard": {"ids": ("none",)},
     "add_dead_letters": {"letters": [DeadLetter("a", b"1", 1, None, None, bytes)]},
 }  # fmt: skip
 """What a verb needs."""
@@ -121,7 +122,7 @@ BAD: Final[dict[str, list[Refused]]] = {
     "letters": [([b"1"], TypeError, "add_dead_letters takes DeadLetters, not bytes")],
     "ids": [
         ("1", TypeError, "ids must be "),
-        ([1], TypeError, "a dead letter's id must be a string, not int"),
+        ([1], TypeError, "an id must be a string, not int"),
     ],
 }  # fmt: skip
 """What is refused of each argument: the value, and the error with the beginning of its message."""

@@ -235,6 +235,9 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         self.steps.counts.deleted_count += purged
         return purged
 
+    async def _promote(self, most: int, ids: Sequence[str] | None) -> int:
+        return await self.steps.ask(self.steps.queue.promote, most, ids, self._expected)  # type: ignore[no-any-return]
+
     async def _until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
         return await self.steps.waits.until(step, timeout, self.name)
 

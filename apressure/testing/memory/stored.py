@@ -272,6 +272,17 @@ class StoredQueue:
         chosen = messages[asked.passed : asked.passed + asked.limit]
         return Found.of([one.seen(asked.most_bytes, due) for one, due in chosen], asked, len(chosen), len(messages))
 
+    def promote(self, most: int, ids: Sequence[str] | None, expected: bool) -> int:
+        """Make delayed messages due; return how many."""
+        self._check(expected)
+        chosen = [one for one in sorted(self._delayed) if ids is None or one[1].id in ids][:most]
+        self._delayed = sorted(one for one in self._delayed if one not in chosen)
+        for _, message in chosen:
+            message.number = next(self._numbers)
+            heapq.heappush(self._waiting, message)
+        self._change(bool(chosen))
+        return len(chosen)
+
     def dead(self) -> list[Message]:
         return list(self._dead.values())
 

@@ -34,6 +34,18 @@ def _watched(asking: Asking, text: str) -> Seen:
     return found
 
 
+async def _promotion(asking: Asking) -> str:
+    if asking.id:
+        return f"Make the delayed message {asking.id} of {asking.address} due now? It goes to the end of the queue."
+    delayed = (await asking.seen.queue.statistics(deadline=DEADLINE)).delayed
+    return f"Make all {delayed:,} delayed messages of {asking.address} due now? They go to the end of the queue."
+
+
+async def _promote(asking: Asking, _: Typed) -> str:
+    ids = [asking.id] if asking.id else None
+    return f"{await asking.seen.queue.promote(ids=ids, deadline=DEADLINE):,} are due now that were not before."
+
+
 async def _cancel(asking: Asking, _: Typed) -> str:
     try:
         failed = await asking.seen.queue.cancel(asking.id, deadline=DEADLINE)
@@ -54,6 +66,7 @@ MESSAGES: Final[dict[str, Action]] = {
         ),
         listed=False, copies=True,
     ),
+    "promote": Action("Promote delayed messages", _promotion, _promote),
     "cancel": Action(
         "Cancel a task", said("Cancel the task {id} of {queue}? It fails if it waits; its node is asked if it runs."),
         _cancel, listed=False, view="tasks", kinds=("tasks",),

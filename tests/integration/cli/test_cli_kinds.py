@@ -110,7 +110,11 @@ def test_the_life_of_a_queue(here: Here, address: str) -> None:
     assert here.json("resume", address) == {"name": "orders", "paused": False, "changed": True}
     assert here("resume", address) == f"{address} is not paused\n"
     assert here("get", address, "--no-follow", "-n", "9") == "two\nthree\nfour\nfive\n"
-    here("put", address, "six", "seven")
+    here("put", address, "six", "seven", "--delay", "600")
+    assert here("promote", address, "--max", "1") == f"promoted 1 in {address}\n"
+    assert here.json("promote", address) == {"name": "orders", "promoted": 1}
+    assert here("peek", address) == "six\n"
+    assert "not both" in here.fails(2, "promote", address, "--max", "1", "--id", "x")
     assert here("purge", address) == f"purged 2 from {address}\n"
     assert here.json("purge", address) == {"name": "orders", "purged": 0}
     assert "is empty" in here.fails(6, "peek", address)

@@ -173,6 +173,7 @@ SCRIPTS_OF = {
         "requeue",
         "bury",
         "discard",
+        "promote",
         "pause",
         "resume",
         "limit",

@@ -123,6 +123,31 @@ def test_a_copy_of_a_dead_letter_is_edited_and_put(chromium: WebDriver, serve: C
     check(chromium)
 
 
+def test_delayed_messages_are_promoted(chromium: WebDriver, serve: Callable[..., Served], url: str) -> None:
+    async def delay(client: Client) -> None:
+        queue = EventQueue[bytes](HOSTILE, client=client)
+        await queue.create()
+        await queue.put_many([b"1", b"2"], delay=3600)
+
+    do(url, delay)
+    page = str(serve("--allow-actions"))
+    loaded(chromium, page, "1 queue")
+    complaints(chromium)
+    press(chromium, "events:")
+    press(chromium, "Messages")
+    wait_until(lambda: "0 waiting" in text_of(chromium))
+    press(chromium, "delayed")
+    wait_until(lambda: "2 delayed" in text_of(chromium))
+    check(chromium)
+    chromium.execute_script("document.querySelector('td a[href*=promote]').click()")
+    wait_until(lambda: "Make the delayed message" in text_of(chromium))
+    check(chromium)
+    assert sizes(url) == (0, 0)
+    press(chromium, "Promote delayed messages")
+    wait_until(lambda: "1 are due now" in text_of(chromium))
+    assert sizes(url) == (1, 0)
+
+
 def test_all_that_fit_are_deleted_by_a_job_that_is_stopped(
     chromium: WebDriver, serve: Callable[..., Served], url: str
 ) -> None:

@@ -144,3 +144,28 @@ async def test_a_task_is_cancelled(open_page: OpenPage, client: Client) -> None:
     await EventQueue[bytes]("clicks", client=client).create()
     await shown(page, 2)
     assert (await page.get(act("cancel", id="x"))).status_code == 404
+
+
+async def test_delayed_messages_are_promoted(open_page: OpenPage, client: Client) -> None:
+    queue, orders = EventQueue[bytes]("clicks", client=client), AsyncQueue[bytes]("orders", client=client)
+    for one in (queue, orders):
+        await one.create()
+        await one.put_many([b"1", b"2", b"3"], delay=3600)
+    page = await open_page("events:clicks", "orders", allow_actions=True)
+    await shown(page, 2)
+    answer = await page.get("/queue/messages?at=events:clicks&place=delayed")
+    links = [html.unescape(link) for link in re.findall(r'href="([^"]*what=promote[^"]*)"', answer.text)]
+    assert len(links) == 4  # all, and each
+    assert "Make the delayed message" in (await page.get(links[2])).text
+    assert await queue.qsize() == 0
+    assert "1 are due now" in (await do(page, links[2])).text
+    assert "0 are due now" in (await do(page, links[2])).text
+    assert await queue.get() == b"2"
+    assert "Make all 2 delayed messages" in (await page.get(links[0])).text
+    assert "2 are due now" in (await do(page, links[0])).text
+    assert await queue.get_many(9) == [b"1", b"3"]
+    answer = await page.get("/queue/messages?at=orders&place=delayed")
+    assert len(re.findall(r"what=promote", answer.text)) == 1  # its messages have no ids
+    assert (await do(page, act("promote", "orders", id="none"))).status_code == 501
+    assert "3 are due now" in (await do(page, act("promote", "orders"))).text
+    assert await orders.get_many(9) == [b"1", b"2", b"3"]
