@@ -57,7 +57,7 @@ LOOKS: Final = (
 
 VALID: Final[dict[str, dict[str, Any]]] = {
     "put": {"item": b"1"}, "put_nowait": {"item": b"1"}, "put_many": {"items": [b"1"]}, "get_many": {"max_items": 1},
-    "receive_many": {"max_items": 1}, "set_bound": {"bound": 1}, "discard": {"ids": ()},
+    "receive_many": {"max_items": 1}, "set_bound": {"bound": 1}, "discard": {"ids": ["a"]},
     "add_dead_letters": {"letters": [DeadLetter("a", b"1", 1, None, None, bytes)]},
 }  # fmt: skip
 """What a verb needs."""
