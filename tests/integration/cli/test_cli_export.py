@@ -305,7 +305,7 @@ class TestTrouble:
 
 class TestByHand:
     def test_the_lines_of_the_page_show_what_is_in_a_queue(self, shop: Shop) -> None:
-        page = (Path(__file__).parents[3] / "docs" / "leave.md").read_text()
+        page = (Path(__file__).parents[3] / "docs" / "rely" / "leave.md").read_text()
         commands = re.findall(r"^redis-cli (.*?)(?:\s+# .*)?$", page, re.MULTILINE)
         assert len(commands) == 11
         for kind in ("queue", "events", "tasks"):
