@@ -368,6 +368,12 @@ async def operate(stage: Stage) -> None:
         assert await queue.requeue(ids=[letters[1].id]) == 1
         assert await queue.requeue() == 1
         assert await queue.purge() == 2
+        await die_of_it(stage, owner.client)
+        (letter,) = (await queue.find_dead_letters()).letters
+        assert await queue.discard([letter.id]) == 1
+        await owner.put(b"later", delay=600)
+        assert await queue.promote() == 1
+        assert await queue.purge() == 1
         assert await queue.add_dead_letters(letters) == 2
         async with AsyncQueue("orders:dead", client=queue.client) as dead_letters:
             await dead_letters.delete()

@@ -1,4 +1,4 @@
-"""Dead letters in Chromium: they are searched, chosen and requeued by a job, which goes on without the browser."""
+"""Messages in Chromium: dead letters are searched, chosen and requeued by a job; copies, delayed messages, tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from apressure import Client, EventQueue, QueueEmptyError
+from apressure import Client, EventQueue, QueueEmptyError, TaskQueue
 from tests.integration.commands import wait_until
 from tests.integration.web.browser import Served, complaints, do, emulate, loaded, problems, text_of
 from tests.integration.web.test_browser import HOSTILE
@@ -146,6 +146,26 @@ def test_delayed_messages_are_promoted(chromium: WebDriver, serve: Callable[...,
     press(chromium, "Promote delayed messages")
     wait_until(lambda: "1 are due now" in text_of(chromium))
     assert sizes(url) == (1, 0)
+
+
+def test_a_task_is_cancelled(chromium: WebDriver, serve: Callable[..., Served], url: str) -> None:
+    async def put(client: Client) -> None:
+        await TaskQueue[str]("reports", client=client).put(HOSTILE)
+
+    do(url, put)
+    page = str(serve("--allow-actions", "--show-bodies"))
+    loaded(chromium, page, "1 queue")
+    complaints(chromium)
+    press(chromium, "tasks:reports")
+    press(chromium, "Tasks")
+    wait_until(lambda: "pending" in text_of(chromium) and "Cancel" in text_of(chromium))
+    check(chromium)
+    press(chromium, "Cancel")
+    wait_until(lambda: "Cancel the task" in text_of(chromium))
+    check(chromium)
+    press(chromium, "Cancel a task")
+    wait_until(lambda: "It has failed now" in text_of(chromium))
+    check(chromium)
 
 
 def test_all_that_fit_are_deleted_by_a_job_that_is_stopped(
