@@ -220,7 +220,7 @@ class CancellationContract:
     def test_each_verb_is_cancelled(self) -> None:
         ours = {
             "put", "put_nowait", "put_many", "get", "get_nowait", "get_many", "receive", "receive_many", "create",
-            "close", "delete", "purge", "pause", "resume", "requeue", "discard", "add_dead_letters",
+            "close", "delete", "purge", "pause", "resume", "requeue", "discard", "add_dead_letters", "set_bound",
             "promote", *LOOKS,
         }  # fmt: skip
         assert ours == {verb for verb, arguments in VERBS.items() if "deadline" in arguments}
