@@ -35,11 +35,13 @@ class Live:
 
     Attributes:
         groups: What Spark had in flight a moment ago.
+        failures: How many dead letters of each class of error there were a moment ago.
     """
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
         self.groups: Recent[list[GroupBatches]] = Recent()
+        self.failures: Recent[dict[str, int]] = Recent()
         self._seen: dict[Sampler, float] = {}
         self._list: tuple[float, list[Seen]] = -math.inf, []
         self._streams = 0

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -28,6 +29,9 @@ _SORTS: Final[dict[str, Callable[[Seen], float]]] = {
     "rate": lambda seen: -(seen.sample.speed.put or 0.0) - (seen.sample.speed.taken or 0.0),
 }
 """What the overview can be sorted by, besides `state` and `name`. Equal ones stay in the order of their states."""
+
+_CLASSES: Final = 10
+"""Classes of errors that the page of a queue shows."""
 
 _SPANS: Final = {"1": 60, "24": 1440}
 """Minutes of the charts, by their hours."""
@@ -68,6 +72,7 @@ async def queue(asked: Asked) -> Page:
         "statistics": None if sample.statistics is None else told(seen.address, sample.statistics),
         "schedules": [schedule_of(one) for one in sample.schedules], "workers": workers_of(seen), "hours": int(hours),
         "minutes": [minute._asdict() for minute in minutes], "spark": await _groups_of(asked, seen),
+        "failures": await _failures_of(asked, seen),
     }  # fmt: skip
     more = {"span": span, "minutes": minutes, "kind": seen.address.kind}
     return Page("queue.html", str(seen.address), data, more, [seen.sampler])
@@ -86,6 +91,22 @@ async def _groups_of(asked: Asked, seen: Seen) -> list[dict[str, Any]]:
             return []
 
     return [dataclasses.asdict(group) for group in await asked.live.groups.of(seen.sampler, ask)]
+
+
+async def _failures_of(asked: Asked, seen: Seen) -> dict[str, int]:
+    """Return how many of the oldest dead letters have each class of error, the most frequent first."""
+    if getattr(seen.sample.statistics, "dead_letters", None) == 0:
+        return {}
+
+    async def ask() -> dict[str, int]:
+        try:
+            found = await seen.queue.find_dead_letters(**asked.options())
+        except PressureError:  # without the right to look, for example
+            return {}
+        errors = Counter("" if letter.error is None else letter.error.type for letter in found.letters)
+        return dict(errors.most_common(_CLASSES))
+
+    return await asked.live.failures.of(seen.sampler, ask)
 
 
 async def doctor(asked: Asked) -> Page:

@@ -239,6 +239,11 @@ async def test_dead_letters_are_grouped_by_their_errors(open_page: OpenPage, cli
     answer = await page.get("/queue/letters?at=events:clicks")
     assert "&lt;b&gt;bad" in answer.text
     assert "secret" not in answer.text
+    seen = (await page.get("/queue?at=events:clicks&format=json")).json()
+    assert list(seen["failures"].items()) == [("ValueError", 2), ("KeyError", 1)]
+    shown_page = (await page.get("/queue?at=events:clicks")).text
+    (link,) = (html.unescape(one) for one in re.findall(r'href="([^"]*error=ValueError)"', shown_page))
+    assert [group["count"] for group in (await page.get(f"{link}&format=json")).json()["groups"]] == [2]
     with_bodies = await open_page("events:clicks", show_bodies=True)
     await shown(with_bodies, 1)
     assert "secret-1" in (await with_bodies.get("/queue/letters?at=events:clicks")).text
