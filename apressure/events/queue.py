@@ -14,13 +14,13 @@ from apressure.connection.history import ServerHistory
 from apressure.connection.moves import other_kind
 from apressure.connection.sender import Sender
 from apressure.connection.settings import ClientOptions
+from apressure.core.added_letters import Added
 from apressure.core.administration import AdministrationSteps
 from apressure.core.browsing import Asked, Found
 from apressure.core.consumer import ConsumerOptions, give_back_unseen
 from apressure.core.due import Due, PutTerms
 from apressure.core.history import HistoryStore
 from apressure.core.leases.arguments import max_hold_of
-from apressure.core.letters import Added
 from apressure.core.objects import Fronting
 from apressure.core.queue import Queue
 from apressure.core.registration import Registry

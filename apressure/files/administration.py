@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from apressure import dead_letters
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.settle import note_sent
+from apressure.core.added_letters import Added
 from apressure.core.browsing import MOST_READ
-from apressure.core.letters import Added, LettersBeside
+from apressure.core.letters_beside import LettersBeside
 from apressure.core.reviving import Chosen
 from apressure.core.searching import Read
 from apressure.core.statistics import BoundedStatistics

@@ -16,10 +16,11 @@ from apressure.concurrency.deadline import with_deadline
 from apressure.connection.client import Client
 from apressure.connection.history import ServerHistory
 from apressure.connection.schedules import ServerSchedules
+from apressure.core.added_letters import Added
 from apressure.core.browsing import Asked, Found
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of, max_hold_of
-from apressure.core.letters import Added, LettersBeside
+from apressure.core.letters_beside import LettersBeside
 from apressure.core.objects import Fronting
 from apressure.core.queue import AnyQueue
 from apressure.core.registration import Registry

@@ -21,6 +21,7 @@ from apressure.connection.schedules import ServerSchedules
 from apressure.connection.settings import RETRY_BACKOFF
 from apressure.connection.wire.command import Argument
 from apressure.connection.workers import ServerRegistry
+from apressure.core.added_letters import Added
 from apressure.core.browsing import Asked, Found
 from apressure.core.consumer import QueueConsumer, give_back_unseen
 from apressure.core.dedup import Dedup
@@ -28,7 +29,6 @@ from apressure.core.delivery import Hand
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of
 from apressure.core.leases.clock import since_boot
-from apressure.core.letters import Added
 from apressure.core.objects import QueueObject
 from apressure.core.queue import Queue
 from apressure.core.requests import Asker, Pressing, deleted, failure

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from apressure import dead_letters
 from apressure.connection.client import Client
-from apressure.core.letters import Added
+from apressure.core.added_letters import Added
 from apressure.core.reviving import Reviving
 from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter, Failure

@@ -13,8 +13,8 @@ import pytest
 
 from apressure import Client
 from apressure.connection.wire.script import Request, prelude_of
+from apressure.core.added_letters import Added
 from apressure.core.browsing import Asked
-from apressure.core.letters import Added
 from apressure.events.engine.keys import EventKeys, names_among
 from apressure.events.engine.steps import EventSteps
 from tests import event_steps

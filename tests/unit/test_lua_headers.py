@@ -16,8 +16,8 @@ from apressure import Client
 from apressure.connection.waiting.rounds import Look, Rounds
 from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.connection.wire.script import Request, Series, prelude_of
+from apressure.core.added_letters import Added
 from apressure.core.browsing import Asked
-from apressure.core.letters import Added
 from apressure.exceptions import Role
 from apressure.pressure.engine.answers import read
 from apressure.pressure.engine.dead_letters import DeadLetters

@@ -13,8 +13,8 @@ import pytest
 
 from apressure import Client
 from apressure.connection.wire.script import Request, prelude_of
+from apressure.core.added_letters import Added
 from apressure.core.browsing import Asked
-from apressure.core.letters import Added
 from apressure.tasks.engine.answers import Claim
 from apressure.tasks.engine.keys import TaskKeys, task_key
 from apressure.tasks.engine.steps import Change, TaskSteps, Want

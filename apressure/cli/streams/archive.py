@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from apressure.core.added_letters import Added
 from apressure.core.browsing import PLACES, BrowsedMessage
-from apressure.core.letters import Added
 from apressure.core.limits import KeyLimit, Limits, Rate
 from apressure.core.occasions import Schedule
 from apressure.core.statistics import BoundedStatistics

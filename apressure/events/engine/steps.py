@@ -18,8 +18,8 @@ from apressure.connection.schedules import ServerSchedules
 from apressure.connection.sender import StepSender, flag
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
+from apressure.core.added_letters import Added
 from apressure.core.driver import OnAnswer
-from apressure.core.letters import Added
 from apressure.core.limits import Changes, arguments_of
 from apressure.events.engine.answers import Event, Popped, changed, read
 from apressure.events.engine.keys import OURS, PATTERNS, EventKeys, names_among

@@ -20,10 +20,10 @@ from apressure.connection.schedules import ServerSchedules
 from apressure.connection.sender import soon
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
+from apressure.core.added_letters import Added
 from apressure.core.browsing import Asked, Found
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.leases.renewal import Renewal
-from apressure.core.letters import Added
 from apressure.core.limits import Changes, arguments_of
 from apressure.core.waiting import Wait
 from apressure.exceptions import ROLES, PressureError, Role

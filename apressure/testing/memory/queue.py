@@ -12,13 +12,13 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
 from apressure import dead_letters, validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
 from apressure.concurrency.deadline import with_deadline
+from apressure.core.added_letters import Added
 from apressure.core.browsing import Asked, Found
 from apressure.core.consumer import ConsumerOptions, give_back_unseen
 from apressure.core.delivery import Hand
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.core.leases.renewal import Timer
-from apressure.core.letters import Added
 from apressure.core.objects import Block, QueueObject, SharedClient
 from apressure.core.putting import Putting
 from apressure.core.queue import Queue

@@ -11,12 +11,12 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from apressure.core.added_letters import Added
 from apressure.core.browsing import Asked, Found, Seen
 from apressure.core.dedup import Dedup
 from apressure.core.dedup_lane import Answer
 from apressure.core.due import EXPIRED, Due
 from apressure.core.leases.clock import Clock
-from apressure.core.letters import Added
 from apressure.core.limits import Changes, Limits
 from apressure.core.requests import DEAD, PURGED, UNANSWERED, Asker, is_request
 from apressure.core.waiting import Parked, Reason, Wait
