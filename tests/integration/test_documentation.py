@@ -188,6 +188,24 @@ def test_every_link_to_a_file_leads_there() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def anchors(page: Path) -> set[str]:
+    """The anchors of the headings of a page, as the site and code hosts make them."""
+    code_left_out = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", code_left_out, re.MULTILINE)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles]
+    return {re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip()) for title in plain}
+
+
+def test_every_link_to_a_heading_leads_there() -> None:
+    wrong = [
+        f"{page.relative_to(ROOT)}: {target}#{heading}"
+        for page in (README, *PAGES)
+        for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", page.read_text())
+        if heading not in anchors(page.parent / target if target else page)
+    ]
+    assert wrong == []
+
+
 def test_the_figures_of_the_benchmarks_are_those_of_the_results() -> None:
     results = json.loads((BENCHMARKS / "results.json").read_text())
     page = (BENCHMARKS / "README.md").read_text()
