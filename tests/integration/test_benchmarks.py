@@ -14,7 +14,7 @@ import pytest
 
 from apressure.embedded import EmbeddedServer
 from tests import processes
-from tests.benchmarks import compare, events, latency, libraries, peers, plot, table
+from tests.benchmarks import compare, events, latency, libraries, peers, plot, server, table
 from tests.benchmarks.figures import Figure, figure
 from tests.benchmarks.libraries import DOCKET, LIBRARIES, Library, Program
 from tests.servers import SERVERS, CannotRun
@@ -132,8 +132,8 @@ def test_the_plots(tmp_path: Path) -> None:
 def test_libraries_have_processes_of_their_own(make_server: Callable[..., EmbeddedServer]) -> None:
     """Ours stands in for another one."""
     same = Library("same", (), 1000, 500, goals=(0.0, math.inf))
-    server = make_server()
-    figures = compare.with_library(same, libraries.ours(), server, 0.01, 2)
+    running = make_server()
+    figures = compare.with_library(same, libraries.ours(), running, 0.01, 2)
     assert [(one.case, one.other, one.reached) for one in figures] == [
         ("enqueue", "same", True),
         ("consume", "same", False),
@@ -141,7 +141,7 @@ def test_libraries_have_processes_of_their_own(make_server: Callable[..., Embedd
     assert set(figures[0].versions) == {"apressure", "redis"}
     fails = Program((sys.executable, "-c", "raise SystemExit('no such thing')"), {})
     with pytest.raises(CannotRun, match="enqueue: no such thing"):
-        compare.with_library(same, fails, server, 0.01, 1)
+        compare.with_library(same, fails, running, 0.01, 1)
 
 
 def test_limits_keys_and_ids_beside_libraries(
@@ -168,6 +168,30 @@ def test_limits_keys_and_ids_beside_libraries(
     said = capsys.readouterr().out
     for terms in peers.WHAT:
         assert (f"{'BullMQ':12}{terms:18}left out: enqueue: no such thing" in said) is (terms != "keys")
+
+
+def test_what_the_server_does_for_a_message(tmp_path: Path) -> None:
+    file = tmp_path / "server.json"
+    command = [
+        sys.executable,
+        "-m",
+        "tests.benchmarks.server",
+        "--items",
+        "200",
+        "--repetitions",
+        "1",
+        "--json",
+        str(file),
+    ]
+    done = processes.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=200)
+    costs = [server.Cost(**one) for one in json.loads(file.read_text())["costs"]]
+    assert {(one.side, one.what) for one in costs} == {
+        (side, what) for side in (*server.KINDS, server.BY_HAND) for what in server.WHAT
+    }
+    commands = {(one.side, one.what): one.commands for one in costs}
+    assert 1 <= commands[server.BY_HAND, "put"] < 1.1
+    assert all(commands[kind, "put"] > 1 > commands[kind, "consumer"] / 10 > 0 for kind in server.KINDS)
+    assert server.table(costs) in done.stdout
 
 
 def test_how_soon_jobs_begin(make_server: Callable[..., EmbeddedServer], capsys: pytest.CaptureFixture[str]) -> None:
