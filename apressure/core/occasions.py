@@ -8,6 +8,7 @@ seconds, or with `*` for the minute or the hour.)
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import functools
 import json
@@ -118,7 +119,9 @@ def decode(name: str, record: bytes) -> Schedule:
     try:
         found = json.loads(record)
         following, last = (seconds_of(found[key] and _number(found[key])) for key in ("next", "last"))
-        when, timezone, missed = checked(found["when"], found["timezone"], found["missed"])
+        when, timezone, missed = _known(found["when"], found["timezone"], found["missed"])
+        with contextlib.suppress(MissingExtraError):  # its times matter to those that drive it
+            _check_times(when, timezone)
         raw, paused = base64.b64decode(found["item"], validate=True), bool(found["paused"])
         count = _number(found["count"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -160,6 +163,13 @@ def checked(when: Any, timezone: Any, missed: Any) -> tuple[str | float, str, Mi
         TypeError, ValueError: An argument is invalid, or there is no such time in the next fifty years.
         MissingExtraError: It is an expression of cron, and cronsim is not installed.
     """
+    known = _known(when, timezone, missed)
+    _check_times(known[0], known[1])
+    return known
+
+
+def _known(when: Any, timezone: Any, missed: Any) -> tuple[str | float, str, Missed]:
+    """Return when a schedule puts its item; what an expression of cron says is not checked."""
     if isinstance(when, str):
         when = " ".join(when[: _MOST_TEXT + 1].split())
         if len(when) > _MOST_TEXT:
@@ -174,7 +184,6 @@ def checked(when: Any, timezone: Any, missed: Any) -> tuple[str | float, str, Mi
         raise TypeError(f"timezone must be a name such as 'Europe/Berlin', not {type(timezone).__name__}")
     if missed not in _MISSED:
         raise ValueError(f"missed must be 'none', 'one' or 'all', not {missed!r}")
-    _check_times(when, timezone)
     return when, timezone, missed
 
 

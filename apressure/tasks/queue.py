@@ -281,7 +281,8 @@ class TaskQueue(Core[T]):
 
         Cancelled, the task is deleted or not.
         """
-        self._outcome(task_id, await self.steps.remove(self._checked(task_id)))
+        advice = ". To call it off, cancel it: cancel(id)"
+        self._outcome(task_id, await self.steps.remove(self._checked(task_id)), advice)
 
     # How that is done.
 
@@ -319,8 +320,8 @@ class TaskQueue(Core[T]):
         self.check()
         return raw(validation.text(task_id, "task_id"))
 
-    def _outcome(self, task_id: str, outcome: str) -> str:
-        """Return what a step on a task has done, or raise."""
+    def _outcome(self, task_id: str, outcome: str, advice: str = "") -> str:
+        """Return what a step on a task has done, or raise; `advice` says what to do where its status is another one."""
         what, _, detail = outcome.partition(" ")
         if what == "unknown":
             raise TaskDoesNotExistError(f"the queue {self.name!r} has no task {task_id}", id=task_id)
@@ -330,7 +331,7 @@ class TaskQueue(Core[T]):
             )
         if what == "unfit":
             raise TaskStatusError(
-                f"the task {task_id} is {detail}: that does not allow this. Nothing was changed", id=task_id,
+                f"the task {task_id} is {detail}: that does not allow this. Nothing was changed{advice}", id=task_id,
                 status=detail,
             )  # fmt: skip
         return what

@@ -231,6 +231,7 @@ class Worker:
     async def run(
         self,
         *,
+        url: str | None = None,
         signals: Sequence[int] = (SIGTERM, SIGINT),
         stop: asyncio.Event | None = None,
         observer: Observer | None = None,
@@ -238,6 +239,7 @@ class Worker:
         """Serve all queues until they are closed and drained, or a signal comes.
 
         Args:
+            url: The server of queues whose address names none, instead of the worker's own, such as that of a test.
             signals: The first one lets handlers finish, the second one cancels them; see `serve`. One that comes while
                 the functions for startup or shutdown run lets them finish. () for none.
             stop: An event that ends the worker as the first signal does.
@@ -254,7 +256,7 @@ class Worker:
         """
         if not self.handlers:
             raise ValueError("this worker has no handler: decorate a function with @worker.handle(QUEUE)")
-        ended = asyncio.Event()
+        ended, url = asyncio.Event(), url or self.url
 
         def signalled(signum: int) -> None:  # noqa: ARG001
             ended.set()
@@ -271,19 +273,19 @@ class Worker:
             for function in self._startup:
                 await _called(function)
             for planned in self._schedules:
-                await planned.registered(self.handlers).plan(planned, self.url, self.prefix)
-            services = [self._serve(one, ended, signals=signals, observer=observer) for one in self.handlers]
+                await planned.registered(self.handlers).plan(planned, url, self.prefix)
+            services = [self._serve(one, ended, url, signals=signals, observer=observer) for one in self.handlers]
             done = await all_of(services, ended.set)
             return {one.name: served for one, served in zip(self.handlers, done, strict=True)}
 
-    async def _serve(self, registered: Registered, ended: asyncio.Event, **how: Any) -> Served:
+    async def _serve(self, registered: Registered, ended: asyncio.Event, url: str | None, **how: Any) -> Served:
         options = registered.serving
         handler: Any = registered.handler
         with contextlib.ExitStack() as stack:
             if options.get("executor") is None and not asynchronous(handler):
                 threads = in_threads(handler, options.get("concurrency", 1))
                 handler, options["executor"] = stack.enter_context(threads)
-            queues = registered.make_queues(self.url, self.prefix)
+            queues = registered.make_queues(url, self.prefix)
             served = await serve(handler, queues, stop=ended, **options, **how)
             if served.drained:
                 ended.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -13,7 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from apressure.core import occasions as module
 from apressure.core.occasions import GRACE, Missed, Schedule, checked, decode
+from apressure.exceptions import MissingExtraError
 
 ZONES = [
     "UTC", "Europe/Berlin", "America/New_York", "America/St_Johns", "Australia/Lord_Howe", "Asia/Kathmandu",
@@ -198,3 +201,15 @@ def test_a_time_zone_that_is_not_whole_hours() -> None:
     at = datetime(2026, 5, 5, 3, 14, 59, tzinfo=UTC)
     following = schedule("0 9 * * *", "Asia/Kathmandu").after(round(at.timestamp() * 1000))
     assert following.next == (at + timedelta(seconds=1)).timestamp()
+
+
+def test_a_record_is_read_without_cronsim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that only look at it, such as `apressure top`, need not compute its times."""
+    record = schedule("0 9 * * *", "Europe/Berlin").after(0).encode()
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+    module._check_times.cache_clear()
+    found = decode("x", record)
+    assert (found.when, found.next is not None) == ("0 9 * * *", True)
+    with pytest.raises(MissingExtraError, match="schedules"):
+        found.after(0)
+    module._check_times.cache_clear()

@@ -381,6 +381,21 @@ class TestInAProgram:
             assert told in (["end"], [b"one", "end"])
             assert await queue.qsize() == (told == ["end"])
 
+    async def test_a_test_names_its_server(self, url: str) -> None:
+        worker, told = Worker(url="redis://127.0.0.1:1/0"), []
+        worker.every("events:orders", "daily", 86400, b"report")
+
+        @worker.handle("events:orders")
+        async def handle(item: bytes) -> None:
+            told.append(item)
+
+        async with EventQueue("orders", url=url) as queue:
+            await queue.put(b"one")
+            await queue.close()
+            assert (await worker.run(url=url, signals=()))["events:orders"].handled == 1
+            assert told == [b"one"]
+            assert [schedule.name for schedule in await queue.schedules()] == ["daily"]
+
     async def test_stop_and_cancellation(self, url: str) -> None:
         worker, began, told = Worker(url=url), asyncio.Event(), []
 
