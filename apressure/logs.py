@@ -175,9 +175,7 @@ async def kept_bound(queue: _Bounded, bound: int) -> None:
     with contextlib.suppress(PressureError):
         kept = await queue.bound()
         if kept != bound:
-            text = (
-                "the queue %r exists with bound=%d and keeps it, not %d: to change it, delete the queue and create it"
-            )
+            text = "the queue %r exists with bound=%d and keeps it, not %d: to change it, call set_bound()"
             kind = type(queue).__name__
             warn("bound_kept", queue.name, text, queue.name, kept, bound, kind=kind, bound=kept, refused=bound)
 

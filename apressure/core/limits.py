@@ -65,14 +65,19 @@ class Limits:
     def __str__(self) -> str:
         """Say it in words, such as `nothing for 3.0 s, then at most 100 in 60 s and 20 in flight`."""
         words = [f"nothing for {self.held_for:.1f} s"] if self.held_for else []
+        if self.most:
+            words.append(f"at most {self.most}")
+        return ", then ".join(words) or "any number"
+
+    @property
+    def most(self) -> str:
+        """What it hands out at most, in words, such as `100 in 60 s and 20 in flight`; empty for any number."""
         most = [] if self.rate is None else [str(self.rate)]
         if self.concurrency is not None:
             most.append(f"{self.concurrency:,} in flight")
         if self.key is not None:
             most.append(str(self.key))
-        if most:
-            words.append("at most " + " and ".join(most))
-        return ", then ".join(words) or "any number"
+        return " and ".join(most)
 
 
 UNLIMITED: Final = Limits()

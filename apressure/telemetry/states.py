@@ -105,7 +105,7 @@ def _states(now: float, statistics: Any, schedules: Any) -> Iterator[State]:
         left = statistics.length + statistics.in_flight + delayed
         yield State("closed", Severity.NOTE, f"closed, {left:,} left" if left else "closed")
     if limits.rate is not None or limits.concurrency is not None or limits.key is not None:
-        yield State("limited", Severity.NOTE, "limited")
+        yield State("limited", Severity.NOTE, f"limited to {limits.most}")
 
 
 def _full(producers: Sequence[WaitingProducer]) -> State:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 OF_SCRAPES = {"le", "job", "instance"}
 FUNCTIONS = {
     "increase", "rate", "deriv", "delta", "absent", "time", "sum", "histogram_quantile", "by", "and", "or", "Inf",
-    "label_values",
+    "label_values", "unless",
 }  # fmt: skip
 RULES = ROOT / "examples" / "deploy" / "alerts.yaml"
 CASES = ROOT / "tests" / "unit" / "alert_cases.yaml"
@@ -69,7 +69,9 @@ def test_an_expression_asks_for_series_that_there_are_with_their_labels(expressi
     for function, name in re.findall(r"(increase|rate|deriv|delta)\((apressure_\w+)", bare):
         gauge = known[name].kind is Kind.GAUGE
         assert gauge == (function in ("deriv", "delta")), f"{function} of {name}"
-    words = set(re.findall(r"\b[A-Za-z]\w*", re.sub(r"\{[^}]*\}|\[[^\]]*\]|by \([^)]*\)", "", bare))) - set(names)
+    words = set(
+        re.findall(r"\b[A-Za-z]\w*", re.sub(r"\{[^}]*\}|\[[^\]]*\]|(by|on) \([^)]*\)|offset \d+m", "", bare))
+    ) - set(names)
     assert words <= FUNCTIONS
     for duration in re.findall(r"\[([^\]]+)\]", bare):
         assert re.fullmatch(r"\d+[smhd]|\$__rate_interval", duration)

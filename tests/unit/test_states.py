@@ -72,7 +72,7 @@ def texts(states: Any) -> list[str]:
         (statistics(dead_letters=1), ["1 dead letter"]),
         (statistics(name="orders:dead", length=3, consumers=0), ["3 dead letters"]),
         (statistics(dead_letters=1200), ["1,200 dead letters"]),
-        (statistics(limits=Limits(rate=Rate(3, 1.0))), ["limited"]),
+        (statistics(limits=Limits(rate=Rate(3, 1.0))), ["limited to 3 in 1 s"]),
         (None, ["does not exist"]),
     ],
 )

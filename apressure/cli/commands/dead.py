@@ -11,7 +11,7 @@ from apressure import DeadLetter
 from apressure.cli.asking import must_exist
 from apressure.cli.exits import UsageError
 from apressure.cli.letters import Error, Ids, Since, Text, Until, search_of
-from apressure.cli.options import Address, Common, check_source, option
+from apressure.cli.options import Address, Common, check_source, complain, option
 from apressure.cli.show import print_json, print_rows, printable, start_of
 from apressure.dead_letters import MOST_BYTES
 from apressure.exceptions import QueueDoesNotExistError
@@ -41,6 +41,8 @@ async def dead(
 ) -> None:  # fmt: skip
     """Show dead letters and why each is one, the oldest first. Nothing is moved.
 
+    If there are more than --limit, standard error says so.
+
     The columns are the id (for `requeue --id`), the time, the attempts, the error, and the start of the item. Without a
     result, the exit code is 0, too.
     """
@@ -58,6 +60,8 @@ async def dead(
         if not letters and not page.total:
             await check_name(finder, address, source, "dead")
     show(letters[:limit], as_json=common.json)
+    if cursor is not None or len(letters) > limit:
+        complain(f"apressure: these are the oldest {limit:,} of {page.total:,} dead letters: --limit shows more")
 
 
 def from_source(address: QueueAddress, source: str | None) -> dict[str, str]:

@@ -18,7 +18,7 @@ from apressure.cli.options import Common, Interval, complain, option, seconds_be
 from apressure.cli.show import print_json, printable
 from apressure.connection.settings import Settings
 from apressure.exceptions import QueueDoesNotExistError, ServerError
-from apressure.monitor.checkup import examine, untimely
+from apressure.monitor.checkup import examine, with_notes
 from apressure.queue_addresses import QueueAddress
 from apressure.spark import sealed_batches
 
@@ -137,9 +137,8 @@ async def _examine(
                 action.kind in _OF_A_HOLDER and (action.holder or "") == holder for action in result.done
             )
             result = await _with_batches(result, client.settings, give_back)
-            if result.report.exists and (notes := await untimely(_address(one), queue)):
-                report = dataclasses.replace(result.report, findings=(*result.report.findings, *notes))
-                result = dataclasses.replace(result, report=report)
+            if result.report.exists:
+                result = dataclasses.replace(result, report=await with_notes(_address(one), queue, result.report))
         except (ServerError, ValueError) as error:
             if alone:
                 raise
@@ -187,7 +186,7 @@ def _for_people(address: QueueAddress, repair: recovery.Repair, briefly: bool) -
     from rich.text import Text
 
     faults = len(repair.report.faults)
-    state, style = ("healthy", "green") if not faults else (f"{faults} fault{'s' * (faults > 1)}", "red")
+    state, style = ("no faults", "green") if not faults else (f"{faults} fault{'s' * (faults > 1)}", "red")
     shown: list[Any] = [Text.assemble((printable(str(address)), "bold"), "  ", (state, style))]
     shown += [
         Padding(Text.assemble(("repaired  ", "green"), printable(action.text)), (0, 0, 0, 2)) for action in repair.done
@@ -260,5 +259,7 @@ def _finding(name: str, taken: sealed_batches.GroupBatches) -> recovery.Finding:
         "by hand",
         f"{taken.messages} messages are in flight in {taken.batches} batch{'es' * (taken.batches != 1)} of the "
         f"Spark query of the group {taken.group!r}{age}. They wait for the query without a time limit.",
-        f"If the query will not come back: {command} puts them back, first in line. Its checkpoint becomes invalid.",
+        "If the query has finished, and will not be started again: apressure.spark.forget_group forgets its group, and "
+        f"nothing comes back. If it was given up: {command} puts them back, first in line. What it has written already "
+        "comes again, and its checkpoint becomes invalid.",
     )

@@ -86,6 +86,11 @@ def worker(
     reply: Annotated[
         bool, option("reply", "What the handler returns is the reply to a program that has asked: see apressure ask.")
     ] = False,
+    max_hold: Annotated[
+        float | None,
+        option("max-hold", "Log where a stuck handler is, and give up its items, after this time.", "SECONDS",
+               "an hour", min=0.001),
+    ] = None,
     shutdown_timeout: Annotated[float | None, SHUTDOWN_TIMEOUT] = None,
     create: Annotated[bool, option("create", "Create the queues first, unless they exist.")] = False,
     bound: Annotated[
@@ -126,7 +131,7 @@ def worker(
         "codec": codec, "max_attempts": max_attempts, "concurrency": concurrency,
         "retry": _backoff(retry_delay, retry_most, retry_factor),
         "timeout": timeout, "rate": rate, "weights": weights, "ageing": ageing, "shutdown_timeout": shutdown_timeout,
-        "bound": bound, "create": create or None, "reply": reply or None,
+        "max_hold": max_hold, "bound": bound, "create": create or None, "reply": reply or None,
     }  # fmt: skip
     served = _worker(common, target, queues or [], app_dir, {k: v for k, v in options.items() if v is not None})
     names = ", ".join(one.name for one in served.handlers)

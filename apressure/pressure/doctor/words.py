@@ -11,10 +11,10 @@ from apressure.exceptions import Role
 
 FindingKind = Literal[
     "abandoned_claim", "broken_bound", "broken_statistic", "bypassed", "collision", "dead_letters", "delayed",
-    "doubled_token", "expired_lease", "expired_member", "extra_permits", "foreign_entry", "half_created",
+    "doubled_token", "expired_lease", "expired_member", "extra_permits", "foreign_entry", "full", "half_created",
     "half_deleted", "in_flight", "late_schedule", "leased", "leftovers", "limited", "lost_permit", "negative_bound",
-    "orphaned_items", "overdue", "overfull", "overlong_lease", "parked", "paused", "spark_batches", "stuck_role",
-    "unconsumed", "unfinished", "waiting_role", "wrong_type",
+    "orphaned_items", "overdue", "overfull", "overlong_lease", "parked", "paused", "slow_handler",
+    "spark_batches", "stuck_role", "unconsumed", "unfinished", "waiting_role", "wrong_type",
 ]  # fmt: skip
 
 How = Literal["automatic", "holder", "by hand", "none"]
@@ -176,7 +176,7 @@ SENTENCES: Final = {
     ),
     "limited": _note(
         "Consumers of apressure get {limits}. Other clients are not limited.",
-        "To change that: apressure limit {queue}; --help says how.",
+        "To end that: apressure limit {queue} --rate off --concurrency off, and apressure hold {queue} 0.",
     ),
     "paused": _note(
         "The queue has been paused{by}{ago}: consumers of apressure take nothing.",

@@ -114,7 +114,9 @@ async def doctor(asked: Asked) -> Page:
     seen = asked.seen()
     if seen.address.kind == "queue":
         report = await recovery.examine(seen.queue)
-        findings = (*report.findings, *await checkup.untimely(seen.address, seen.queue))
+        if report.exists:
+            report = await checkup.with_notes(seen.address, seen.queue, report)
+        findings = report.findings
     else:
         findings = (await checkup.examine(seen.address, seen.queue, await seen.queue.statistics())).findings
     data = {

@@ -8,6 +8,7 @@ import os
 import pty
 import select
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -18,7 +19,7 @@ from apressure import Client
 from apressure.cli import figures
 from apressure.queue_addresses import QueueAddress
 from apressure.spark import sealed_batches
-from tests.integration.commands import Commands, stop, wait_until
+from tests.integration.commands import Commands, running, stop, wait_until
 from tests.reference import ReferenceQueue
 
 KEY = "__pressure__:orders"
@@ -64,7 +65,9 @@ def test_a_stuck_role_is_given_back_with_the_name_of_its_holder(cli: Commands, q
     wrong = cli("doctor", queue, "--repair", "--holder", "web", code=1)
     assert (wrong.stdout.decode(), b"gave back no role of 'web'" in wrong.stderr) == (line, True)
     done = cli("doctor", queue, "--repair", "--holder", "web 1:77").stdout
-    assert done == b"orders\trepaired\tstuck_role\tgave back the consumer role of 'web 1:77'; what it took is lost\n"
+    repaired, note = done.splitlines()
+    assert repaired == b"orders\trepaired\tstuck_role\tgave back the consumer role of 'web 1:77'; what it took is lost"
+    assert note.startswith(b"orders\tnote\tunconsumed\t1 items wait")
     assert cli.empty(queue) == [b"1"]
 
 
@@ -111,7 +114,9 @@ def test_all_queues_and_the_remains_of_others(cli: Commands, queue: str, db: red
 
 def test_a_note_is_no_reason_to_fail(cli: Commands, queue: str) -> None:
     cli.fill(queue, b"1", b"2", b"3")
-    assert cli("doctor", queue).stdout.startswith(b"orders\tnote\toverfull\t3 messages wait")
+    unconsumed, overfull = cli("doctor", queue).stdout.splitlines()
+    assert unconsumed.startswith(b"orders\tnote\tunconsumed\t3 items wait, and no consumer is there.")
+    assert overfull.startswith(b"orders\tnote\toverfull\t3 messages wait")
 
 
 def test_a_queue_that_does_not_exist(cli: Commands) -> None:
@@ -237,7 +242,7 @@ def test_batches_of_spark_are_shown_and_given_back(cli: Commands, queue: str, db
     assert finding["text"].startswith("2 messages are in flight in 1 batch of the Spark query of the group 'nightly'")
     assert "apressure doctor orders --give-back nightly" in finding["advice"]
     done = cli("doctor", queue, "--give-back", "nightly").stdout
-    assert done == (
+    assert done.startswith(
         b"orders\trepaired\tspark_batches\tput 2 messages of the group 'nightly' back into the queue, first in line\n"
     )
     assert db.lrange(KEY, 0, -1) == [b"2", b"1"]
@@ -247,3 +252,22 @@ def test_batches_of_spark_are_shown_and_given_back(cli: Commands, queue: str, db
         in cli("doctor", "--all", "--give-back", "nightly", code=2).stderr.decode()
     )
     db.delete(f"{spark}:all:groups", f"{spark}:nightly:source")
+
+
+def test_what_stops_a_queue_comes_first_and_a_worker_that_works_is_no_dead_client(cli: Commands, queue: str) -> None:
+    """A note for each cause, in order; and no advice to take a role from a client that works."""
+    code = (
+        "import asyncio, apressure, time\n"
+        "async def handle(item):\n    await asyncio.sleep(3600)\n"
+        f"asyncio.run(apressure.serve(handle, apressure.AsyncQueue('{queue}', url='{cli.url}')))\n"
+    )
+    cli("limit", queue, "--rate", "2/60")
+    cli.fill(queue, b"1", b"2")
+    with running([sys.executable, "-c", code]):
+        wait_until(lambda: cli.json("stat", queue)["workers"])
+        told = cli.json("doctor", queue)["findings"]
+        kinds = [one["kind"] for one in told]
+        assert kinds.index("limited") < kinds.index("leased") == len(kinds) - 1
+        assert not told[-1]["advice"]
+        cli("pause", queue)
+        assert cli.json("doctor", queue)["findings"][0]["kind"] == "paused"

@@ -384,7 +384,7 @@ async def test_the_doctor_says_it(open_queue: Opener) -> None:
     (finding,) = (await recovery.examine(queue, patience=0.01)).findings
     assert (finding.kind, finding.fault, finding.repair) == ("limited", False, "none")
     assert finding.text == "Consumers of apressure get at most 100 in 60 s. Other clients are not limited."
-    assert finding.advice == "To change that: apressure limit 'a b'; --help says how."
+    assert finding.advice.startswith("To end that: apressure limit 'a b' --rate off --concurrency off, ")
 
 
 async def test_without_scripts_there_are_no_limits(open_queue: Opener) -> None:
