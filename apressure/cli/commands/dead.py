@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,16 +33,18 @@ Source = Annotated[
         shown="NAME:dead or NAME.dead",
     ),
 ]
+_SHOWN: Final = 100
+
 Limit = Annotated[int, option("limit", "Show the N oldest ones.", "N", min=1)]
 
 
 async def dead(
     common: Common, queue: Address, source: Source = None, ids: Ids = None, error: Error = None, text: Text = None,
-    since: Since = None, until: Until = None, limit: Limit = 100,
+    since: Since = None, until: Until = None, limit: Limit = _SHOWN,
 ) -> None:  # fmt: skip
     """Show dead letters and why each is one, the oldest first. Nothing is moved.
 
-    If there are more than --limit, standard error says so.
+    If there are more, standard error says so.
 
     The columns are the id (for `requeue --id`), the time, the attempts, the error, and the start of the item. Without a
     result, the exit code is 0, too.
@@ -60,7 +63,7 @@ async def dead(
         if not letters and not page.total:
             await check_name(finder, address, source, "dead")
     show(letters[:limit], as_json=common.json)
-    if cursor is not None or len(letters) > limit:
+    if (cursor is not None or len(letters) > limit) and (limit == _SHOWN or sys.stderr.isatty()):
         complain(f"apressure: these are the oldest {limit:,} of {page.total:,} dead letters: --limit shows more")
 
 
