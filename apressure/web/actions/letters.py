@@ -39,6 +39,11 @@ def _on_letters(work: bulk.Work, would: str, one: str, did: str) -> Action:
         if asking.id:
             done = await getattr(asking.seen.queue, work)(ids=[asking.id], timeout=TIMEOUT, deadline=DEADLINE)
             return f"{int(done):,} {did}." if done else "There is no such dead letter any more."
+        if bool(asking.search.ids) == (typed.get("all") == "1"):
+            raise WrongFormError(
+                "Nothing was done. Say which dead letters: id=… in the URL, fields chosen=… in the form, or the field "
+                "all=1 for all that the URL searches for."
+            )
         rate = number(typed, "rate") if typed.get("rate") else None
         if rate is not None and not 0 < rate < math.inf:
             raise WrongFormError("The rate must be more than 0.")

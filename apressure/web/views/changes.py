@@ -61,7 +61,8 @@ async def change(asked: Asked, identity: Identity, typed: Form | None) -> Page:
     view = ("messages" if asked.place.get("place") else "letters") if action.copies else action.view
     more = {
         "fields": () if asking.id and action.view == "letters" else action.fields, "chosen": chosen, "typed": values,
-        "view": view, "where": {**where, **asked.place},
+        "all": action.view == "letters" and not asking.id and not chosen, "view": view,
+        "where": {**where, **asked.place},
     }  # fmt: skip
     return Page("act.html", f"{action.label}: {seen.address}", data, more, status=status, live=False)
 

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+import apressure.web
 from apressure import AsyncQueue, Client, EventQueue, QueueEmptyError
 from apressure.monitor import bulk
 from apressure.web import jobs
@@ -156,6 +157,63 @@ async def test_those_that_were_chosen_are_requeued_or_deleted(open_page: OpenPag
     assert await clicks.qsize() == 2
 
 
+DAMAGED: list[tuple[int, dict[str, Any]]] = [
+    (413, {"data": {"chosen": [f"id{number}" for number in range(2001)]}}),
+    (415, {"json": {"chosen": ["id1"]}}),
+    (415, {"files": {"chosen": (None, "id1")}}),
+    (415, {"content": b"chosen=id1"}),
+    (409, {}),
+    (409, {"data": {"rate": "5"}}),
+    (409, {"data": {"id": "id1"}}),
+    (409, {"data": {"all": "1", "chosen": "id1"}}),
+]
+
+
+async def test_a_damaged_form_touches_nothing(open_page: OpenPage, clicks: EventQueue[bytes]) -> None:
+    page = await open_page("events:clicks", allow_actions=True, tokens=TOKENS)
+    page.headers["authorization"] = f"Bearer {OPERATOR}"
+    await shown(page, 1)
+    for what in ("discard", "requeue"):
+        for status, sent in DAMAGED:
+            answer = await page.post(f"{act(what)}&format=json", **sent)
+            assert answer.status_code == status, (sent, answer.text)
+    assert (await page.get("/jobs?format=json")).json()["jobs"] == []
+    assert len(await clicks.dead_letters()) == 6
+
+
+async def test_a_form_that_does_not_come_whole_touches_nothing(url: str, clicks: EventQueue[bytes]) -> None:
+    page = apressure.web.app("events:clicks", url=url, interval=0.05, allow_actions=True, tokens=TOKENS)
+    whole = httpx.Request(
+        "POST", f"http://127.0.0.1{act('discard')}",
+        headers={"authorization": f"Bearer {OPERATOR}", "content-type": "application/x-www-form-urlencoded"},
+    )  # fmt: skip
+    coming: list[dict[str, Any]] = [
+        {"type": "http.request", "body": b"all=1&error=lar", "more_body": True}, {"type": "http.disconnect"},
+    ]  # fmt: skip
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return coming.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+        "path": "/queue/act", "raw_path": b"/queue/act", "query_string": whole.url.query, "root_path": "",
+        "headers": [(name.lower(), value) for name, value in whole.headers.raw], "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }  # fmt: skip
+    async with page.router.lifespan_context(page):
+        client = httpx.AsyncClient(transport=httpx.ASGITransport(page), base_url="http://127.0.0.1")
+        client.headers["authorization"] = f"Bearer {OPERATOR}"
+        await shown(client, 1)
+        await page(scope, receive, send)  # type: ignore[arg-type]
+        assert sent[0]["status"] == 400
+        assert (await client.get("/jobs?format=json")).json()["jobs"] == []
+    assert len(await clicks.dead_letters()) == 6
+
+
 async def test_two_operators_at_once_do_each_once(
     open_page: OpenPage, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,7 +230,8 @@ async def test_two_operators_at_once_do_each_once(
 
     async def requeue(user: dict[str, str]) -> None:
         form = await page.get(act("requeue", "orders"), headers=user)
-        assert (await page.post(act("requeue", "orders"), data={"csrf": csrf(form)}, headers=user)).status_code == 200
+        typed = {"csrf": csrf(form), "all": "1"}
+        assert (await page.post(act("requeue", "orders"), data=typed, headers=user)).status_code == 200
 
     await asyncio.gather(requeue(ann), requeue(bob))
     both = await ended(page, 2, **ann)
@@ -228,7 +287,7 @@ async def test_viewers_see_jobs_and_stop_none(open_page: OpenPage, clicks: Event
     page = await open_page("events:clicks", allow_actions=True, tokens=TOKENS)
     viewer, operator = {"authorization": f"Bearer {VIEWER}"}, {"authorization": f"Bearer {OPERATOR}"}
     await until(page, "/?format=json", lambda found: found["watched"] == 1, viewer)
-    begun = await page.post(f"{act('discard')}&format=json", data={"rate": "0.5"}, headers=operator)
+    begun = await page.post(f"{act('discard')}&format=json", data={"all": "1", "rate": "0.5"}, headers=operator)
     assert begun.status_code == 200
     (job,) = (await page.get("/jobs?format=json", headers=viewer)).json()["jobs"]
     assert "what=stop" not in (await page.get("/jobs", headers=viewer)).text
