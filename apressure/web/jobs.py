@@ -24,8 +24,8 @@ _KEPT: Final = 100
 """Jobs that have ended are shown, the latest ones."""
 
 
-class TooManyJobsError(Exception):
-    """So many jobs run that no other one is begun."""
+class NoJobError(Exception):
+    """No job is begun; the text says why."""
 
 
 class Job:
@@ -104,15 +104,18 @@ class Jobs:
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
+        self._closed = False
 
     def begin(self, seen: Seen, work: Work, search: DeadLetterSearch, rate: float | None, who: str) -> Job:
         """Begin a job.
 
         Raises:
-            TooManyJobsError: Too many run.
+            NoJobError: Too many run, or the page ends.
         """
+        if self._closed:
+            raise NoJobError("The page ends. Begin the job when it runs again.")
         if sum(job.state == "running" for job in self._jobs.values()) >= MOST:
-            raise TooManyJobsError(f"{MOST} jobs are running. Wait for one to end, or stop one.")
+            raise NoJobError(f"{MOST} jobs are running. Wait for one to end, or stop one.")
         job = Job(seen, work, search, rate, who)
         self._jobs[job.id] = job
         ended = [job.id for job in self._jobs.values() if job.state != "running"]
@@ -130,8 +133,9 @@ class Jobs:
         return [job.data for job in jobs if seen is None or job.seen.queue is seen.queue]
 
     async def aclose(self) -> None:
-        """Stop all of them."""
-        for job in self._jobs.values():
+        """Stop all of them, and begin no other ones: a request in progress may ask for one meanwhile."""
+        self._closed = True
+        for job in list(self._jobs.values()):
             await job.stop()
 
 

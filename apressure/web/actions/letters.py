@@ -7,7 +7,7 @@ from typing import Final
 
 from apressure.monitor import bulk
 from apressure.web.actions.action import DEADLINE, TIMEOUT, Action, Asking, Field, Typed, WrongFormError, number, said
-from apressure.web.jobs import TooManyJobsError, told
+from apressure.web.jobs import NoJobError, told
 
 _COUNTED: Final = 5000
 """Dead letters at which a question looks, to say how many an action would touch."""
@@ -49,7 +49,7 @@ def _on_letters(work: bulk.Work, would: str, one: str, did: str) -> Action:
             raise WrongFormError("The rate must be more than 0.")
         try:
             job = asking.jobs.begin(asking.seen, work, asking.search, rate, asking.who)
-        except TooManyJobsError as error:
+        except NoJobError as error:
             raise WrongFormError(str(error)) from None
         return f"The job {job.id} has begun. It goes on when you leave the page."
 
@@ -60,7 +60,7 @@ def _on_letters(work: bulk.Work, would: str, one: str, did: str) -> Action:
 
 async def _stop(asking: Asking, _: Typed) -> str:
     job = asking.jobs.find(asking.id)
-    if job is None or job.state != "running":
+    if job is None or job.seen.queue is not asking.seen.queue or job.state != "running":
         return "There is no such job any more."
     await job.stop()
     return f"It is stopped. What it has done, {job.data['done']:,}, is done; the others are dead letters as before."

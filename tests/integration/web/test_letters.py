@@ -7,6 +7,7 @@ import html
 import logging
 import re
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -14,7 +15,7 @@ import httpx
 import pytest
 
 import apressure.web
-from apressure import AsyncQueue, Client, EventQueue, QueueEmptyError
+from apressure import AsyncQueue, Client, DeadLetterSearch, EventQueue, QueueEmptyError
 from apressure.monitor import bulk
 from apressure.web import jobs
 from apressure.web.rendering import url_of
@@ -267,6 +268,33 @@ async def test_a_job_is_stopped_and_ends_with_the_page(
     await do(begun, act("requeue"))
     assert (await ended(begun))[0]["state"] == "done"
     assert sorted(await clicks.get_many(9)) == [b"secret-%d" % number for number in range(6)]
+
+
+async def test_a_job_is_stopped_only_as_one_of_its_queue(
+    open_page: OpenPage, clicks: EventQueue[bytes], client: Client
+) -> None:
+    await EventQueue[bytes]("other", client=client).create()
+    page = await open_page(allow_actions=True)
+    await shown(page, 2)
+    await do(page, act("discard"), rate="0.5")
+    (job,) = (await page.get("/jobs?format=json")).json()["jobs"]
+    assert "no such job" in (await do(page, act("stop", "events:other", id=job["id"]))).text
+    assert (await page.get("/jobs?format=json")).json()["jobs"][0]["state"] == "running"
+    assert "It is stopped" in (await do(page, act("stop", id=job["id"]))).text
+
+
+async def test_no_job_is_begun_while_the_page_ends(clicks: EventQueue[bytes]) -> None:
+    seen: Any = SimpleNamespace(address="events:clicks", queue=clicks, server="")
+    begun = jobs.Jobs()
+    first = begun.begin(seen, "discard", DeadLetterSearch(), 0.5, "ann")
+
+    async def ask_for_another() -> None:
+        with pytest.raises(jobs.NoJobError, match="page ends"):
+            begun.begin(seen, "discard", DeadLetterSearch(), 0.5, "ann")
+
+    await asyncio.gather(begun.aclose(), ask_for_another())
+    assert first.state == "stopped"
+    assert [job["id"] for job in begun.shown()] == [first.id]
 
 
 async def test_a_job_that_fails_says_why(open_page: OpenPage, clicks: EventQueue[bytes]) -> None:
