@@ -316,6 +316,7 @@ async def _form(request: Request) -> Form:
         raise _DamagedFormError(413, f"The form has more than {_FIELDS:,} fields. Send fewer at a time.") from None
     form = Form((name, values[-1]) for name, values in found.items())
     form.chosen = tuple(found.get("chosen", ()))
+    form.handles = tuple(found.get("letter", ()))
     return form
 
 
