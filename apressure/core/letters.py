@@ -140,6 +140,8 @@ class Letters(Administration, Generic[T]):
         Cancelled, each of them is deleted, or a dead letter as before.
 
         On this kind:
+            AsyncQueue: Dead letters with the same content and without a reason share an id: it means all of them. Give
+                one itself to delete only one.
             TaskQueue: The task is deleted with its output.
         """
         return await self._discard(ids, timeout)
@@ -175,6 +177,10 @@ class Letters(Administration, Generic[T]):
             TypeError, ValueError: An argument is invalid, or both `max_items` and `ids` are given.
 
         Cancelled, each of them is in the queue or a dead letter.
+
+        On this kind:
+            AsyncQueue: Dead letters with the same content and without a reason share an id: it means all of them. Give
+                one itself to move only one.
         """
         return await self._requeue(max_items, timeout, ids)
 

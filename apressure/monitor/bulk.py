@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple
 
@@ -22,6 +25,9 @@ _MOST: Final = 100
 
 _PATIENCE: Final = 1.0
 """Seconds for which a step waits for room, before it is told that there is none."""
+
+_KEY: Final = secrets.token_bytes(32)
+"""Of handles: who sees one cannot find out by guesses what is in a message that is hidden."""
 
 
 class Counted(NamedTuple):
@@ -54,6 +60,15 @@ async def count(queue: Any, search: DeadLetterSearch, most: int) -> Counted:
             return Counted(found, looked if cursor else max(looked, page.total), page.total)
 
 
+def handle_of(letter: DeadLetter[Any]) -> str:
+    """Return what tells a dead letter from others with its id: an id of an event may be used again, for example.
+
+    Those with the same handle are alike in everything. It holds in this process.
+    """
+    named = f"{letter.id!r} {letter.when!r} ".encode()
+    return hashlib.blake2b(named + letter.kept, key=_KEY, digest_size=16).hexdigest()
+
+
 class Bulk:
     """Requeues or deletes the dead letters that a search finds, the oldest first.
 
@@ -64,6 +79,7 @@ class Bulk:
         queue: The queue.
         work: What is done with them.
         search: Which ones.
+        handles: Of these only those with one of these handles, as many as it stands there; None for all of them.
         rate: How many a second at most; None for as fast as possible.
         most: How many at most; None for all.
         timeout: Seconds to wait for room, or for a role of an AsyncQueue; None to wait for ever.
@@ -79,9 +95,9 @@ class Bulk:
     """
 
     def __init__(
-        self, queue: Any, work: Work, search: DeadLetterSearch, *, rate: float | None = None, most: int | None = None,
-        timeout: float | None = None, source: Mapping[str, str] | None = None,
-        on_step: Callable[[int], object] = lambda _: None,
+        self, queue: Any, work: Work, search: DeadLetterSearch, *, handles: Iterable[str] | None = None,
+        rate: float | None = None, most: int | None = None, timeout: float | None = None,
+        source: Mapping[str, str] | None = None, on_step: Callable[[int], object] = lambda _: None,
     ) -> None:  # fmt: skip
         self.looked = 0
         self.total: int | None = None
@@ -91,6 +107,7 @@ class Bulk:
         self._queue = queue
         self._act = queue.requeue if work == "requeue" else queue.discard
         self._search = search
+        self._handles = None if handles is None else Counter(handles)
         self._rate = rate
         self._most = most
         self._timeout = timeout
@@ -108,29 +125,47 @@ class Bulk:
         """
         began = datetime.now(UTC)
         await self._pass(self._search)
-        until = min(filter(None, (self._search.until, began)))
+        again = self._search
+        if self._handles is None:
+            again = dataclasses.replace(again, until=min(filter(None, (again.until, began))))
         before = 0
-        while self._more and self.done > before:  # others may have shifted some before the place where it was
+        while self._seeks and self.done > before:  # others may have shifted some before the place where it was
             before = self.done
-            await self._pass(dataclasses.replace(self._search, until=until))
-        self.gone += len(self._missing)
+            await self._pass(again)
+        self.gone += len(self._missing) if self._handles is None else self._handles.total()
         self._missing.clear()
 
     @property
     def _more(self) -> bool:
         return self._most is None or self.done < self._most
 
+    @property
+    def _seeks(self) -> bool:
+        return self._more and (self._handles is None or self._handles.total() > 0)
+
+    def _chosen(self, letters: Sequence[DeadLetter[Any]]) -> Sequence[DeadLetter[Any]]:
+        """Return those with handles that are sought, and seek these no more."""
+        if self._handles is None:
+            return letters
+        chosen = []
+        for letter in letters:
+            handle = handle_of(letter)
+            if self._handles[handle]:
+                self._handles[handle] -= 1
+                chosen.append(letter)
+        return chosen
+
     async def _pass(self, search: DeadLetterSearch) -> None:
         """Go once from the oldest to the newest of those that are there now."""
         left, cursor = LOOK, None
-        while self._more:
+        while self._seeks:
             page = await self._queue.find_dead_letters(search, cursor=cursor, look=min(LOOK, left), **self._source)
             if cursor is None:
                 left = page.total
             if self.total is None:
                 self.total = page.total
             self._missing.difference_update(letter.id for letter in page.letters)
-            done = await self._work_on(page.letters)
+            done = await self._work_on(self._chosen(page.letters))
             left -= page.looked
             self.looked = min(self.total, self.looked + page.looked)
             cursor = page.cursor_without(done)

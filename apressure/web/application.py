@@ -22,7 +22,7 @@ from apressure.monitor.monitor import Monitor
 from apressure.web import actions
 from apressure.web.access import COOKIE, SESSION, Access, Identity, read_tokens
 from apressure.web.bodies import Bodies, read_pointer
-from apressure.web.guard import LOOPBACK, Guard
+from apressure.web.guard import LONGEST_BODY, LOOPBACK, Guard
 from apressure.web.jobs import Jobs
 from apressure.web.live import Live
 from apressure.web.rendering import Page, Renderer, frame_of, json_of, url_of
@@ -49,6 +49,8 @@ _STATIC: Final = {"page.css": "text/css", "page.js": "text/javascript"}
 
 _FIELDS: Final = 2 * MOST
 """Of a form: as many as there may be dead letters on a page, and others."""
+
+_FORM: Final = "application/x-www-form-urlencoded"
 
 _PATIENCE: Final = 10.0
 """Seconds for a view."""
@@ -123,7 +125,7 @@ class _Application:
             routes=routes,
             middleware=[Middleware(Guard, hosts=hosts)],
             lifespan=self._lifespan,
-            exception_handlers={404: self._missing},
+            exception_handlers={404: self._missing, _DamagedFormError: self._refused},
         )
 
     @contextlib.asynccontextmanager
@@ -259,6 +261,23 @@ class _Application:
             return self._ask_to_sign_in(request)
         return self._rendered(request, _trouble(404, "Not found", "There is no such page."), identity)
 
+    async def _refused(self, request: Request, error: Exception) -> Response:
+        status = error.status if isinstance(error, _DamagedFormError) else 400
+        return self._rendered(request, _trouble(status, "Nothing was done", str(error)), self._identity(request))
+
+
+class _DamagedFormError(Exception):
+    """What came is no whole form, so nothing is done.
+
+    Args:
+        status: The status of the answer.
+        text: Why, for people.
+    """
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
 
 def _trouble(status: int, title: str, text: str) -> Page:
     return Page("trouble.html", title, {"error": text}, status=status, live=status in (503, 504))
@@ -279,17 +298,25 @@ def _static(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 async def _form(request: Request) -> Form:
-    """Return the fields of a form; none if it is too large, or no form."""
+    """Return the fields of a form.
+
+    Raises:
+        _DamagedFormError: It is too large, not whole, or no such form. A part of it could mean more than the whole.
+    """
     try:
         body = await request.body()
     except ClientDisconnect:
-        return Form()
+        raise _DamagedFormError(400, f"The form did not come whole, or has more than {LONGEST_BODY:,} bytes.") from None
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if body and kind != _FORM:
+        raise _DamagedFormError(415, f"Send the form as {_FORM}.")
     try:
         found = parse_qs(body.decode("latin-1"), keep_blank_values=True, max_num_fields=_FIELDS)
     except ValueError:
-        return Form()
+        raise _DamagedFormError(413, f"The form has more than {_FIELDS:,} fields. Send fewer at a time.") from None
     form = Form((name, values[-1]) for name, values in found.items())
     form.chosen = tuple(found.get("chosen", ()))
+    form.handles = tuple(found.get("letter", ()))
     return form
 
 

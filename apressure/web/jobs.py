@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 from apressure.concurrency import background
@@ -24,8 +25,8 @@ _KEPT: Final = 100
 """Jobs that have ended are shown, the latest ones."""
 
 
-class TooManyJobsError(Exception):
-    """So many jobs run that no other one is begun."""
+class NoJobError(Exception):
+    """No job is begun; the text says why."""
 
 
 class Job:
@@ -35,29 +36,33 @@ class Job:
         seen: The queue.
         work: What is done with them.
         search: Which ones.
+        handles: Of these only those with one of these handles; empty for all of them.
         rate: How many a second at most; None for no limit.
         who: Who has begun it.
 
     Attributes:
         id: Its name.
-        seen, work, search, rate, who: As given.
+        seen, work, search, handles, rate, who: As given.
         state: `running`, `done`, `stopped` or `failed`.
         error: Why it has failed.
         began, ended: When, in seconds since 1970; None while it runs.
     """
 
-    def __init__(self, seen: Seen, work: Work, search: DeadLetterSearch, rate: float | None, who: str) -> None:
+    def __init__(
+        self, seen: Seen, work: Work, search: DeadLetterSearch, handles: Sequence[str], rate: float | None, who: str
+    ) -> None:  # fmt: skip
         self.id = secrets.token_hex(4)
         self.seen = seen
         self.work = work
         self.search = search
+        self.handles = handles
         self.rate = rate
         self.who = who
         self.state = "running"
         self.error = ""
         self.began = time.time()
         self.ended: float | None = None
-        self._bulk = Bulk(seen.queue, work, search, rate=rate)
+        self._bulk = Bulk(seen.queue, work, search, handles=handles or None, rate=rate)
         self._task = background.start(self._run(), f"job {self.id} of the page")
 
     async def stop(self) -> None:
@@ -71,9 +76,9 @@ class Job:
         bulk = self._bulk
         return {
             "id": self.id, "address": str(self.seen.address), "server": self.seen.server, "work": self.work,
-            "search": told(self.search), "rate": self.rate, "who": self.who, "state": self.state, "error": self.error,
-            "began": self.began, "ended": self.ended, "looked": bulk.looked, "total": bulk.total, "done": bulk.done,
-            "gone": bulk.gone, "waiting": bulk.waiting,
+            "search": told(self.search, self.handles), "rate": self.rate, "who": self.who, "state": self.state,
+            "error": self.error, "began": self.began, "ended": self.ended, "looked": bulk.looked, "total": bulk.total,
+            "done": bulk.done, "gone": bulk.gone, "waiting": bulk.waiting,
         }  # fmt: skip
 
     async def _run(self) -> None:
@@ -104,16 +109,21 @@ class Jobs:
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
+        self._closed = False
 
-    def begin(self, seen: Seen, work: Work, search: DeadLetterSearch, rate: float | None, who: str) -> Job:
+    def begin(
+        self, seen: Seen, work: Work, search: DeadLetterSearch, handles: Sequence[str], rate: float | None, who: str
+    ) -> Job:  # fmt: skip
         """Begin a job.
 
         Raises:
-            TooManyJobsError: Too many run.
+            NoJobError: Too many run, or the page ends.
         """
+        if self._closed:
+            raise NoJobError("The page ends. Begin the job when it runs again.")
         if sum(job.state == "running" for job in self._jobs.values()) >= MOST:
-            raise TooManyJobsError(f"{MOST} jobs are running. Wait for one to end, or stop one.")
-        job = Job(seen, work, search, rate, who)
+            raise NoJobError(f"{MOST} jobs are running. Wait for one to end, or stop one.")
+        job = Job(seen, work, search, handles, rate, who)
         self._jobs[job.id] = job
         ended = [job.id for job in self._jobs.values() if job.state != "running"]
         for job_id in ended[:-_KEPT]:
@@ -130,15 +140,17 @@ class Jobs:
         return [job.data for job in jobs if seen is None or job.seen.queue is seen.queue]
 
     async def aclose(self) -> None:
-        """Stop all of them."""
-        for job in self._jobs.values():
+        """Stop all of them, and begin no other ones: a request in progress may ask for one meanwhile."""
+        self._closed = True
+        for job in list(self._jobs.values()):
             await job.stop()
 
 
-def told(search: DeadLetterSearch) -> str:
+def told(search: DeadLetterSearch, handles: Sequence[str] = ()) -> str:
     """Return what a search looks for, in words; without a text, which may be a part of a message."""
     ids = list(search.ids or ())
     parts = [
+        f"{len(handles):,} chosen ones" if handles else "",
         f"with the id {ids[0]}" if len(ids) == 1 else f"{len(ids):,} chosen ones" if ids else "",
         f"with the error {search.error!r}" if search.error else "",
         "with a certain text" if search.text else "",

@@ -51,6 +51,7 @@ class Asking(NamedTuple):
         seen: The queue.
         id: Which dead letter, worker, client, task or job; "" for no certain one.
         search: Which dead letters.
+        handles: Of these only those with one of these handles; empty for all of them.
         jobs: The jobs of the page.
         who: Who asks.
         monitor: Knows the other queues.
@@ -59,6 +60,7 @@ class Asking(NamedTuple):
     seen: Seen
     id: str
     search: DeadLetterSearch
+    handles: tuple[str, ...]
     jobs: Jobs
     who: str
     monitor: Monitor

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import Final
 
+from apressure.core.searching import DeadLetterSearch
 from apressure.monitor import bulk
 from apressure.web.actions.action import DEADLINE, TIMEOUT, Action, Asking, Field, Typed, WrongFormError, number, said
-from apressure.web.jobs import TooManyJobsError, told
+from apressure.web.jobs import NoJobError, told
 
 _COUNTED: Final = 5000
 """Dead letters at which a question looks, to say how many an action would touch."""
+
+_ALIKE: Final = " Dead letters with the same content and without a reason share an id: all of them are meant."
 
 
 def _on_letters(work: bulk.Work, would: str, one: str, did: str) -> Action:
@@ -25,9 +29,10 @@ def _on_letters(work: bulk.Work, would: str, one: str, did: str) -> Action:
 
     async def question(asking: Asking) -> str:
         if asking.id:
-            return one.format(id=asking.id, queue=asking.address)
-        if asking.search.ids:
-            return would.format(count=f"the {len(list(asking.search.ids)):,} chosen", queue=asking.address)
+            alike = "" if asking.handles or asking.seen.address.kind != "queue" else _ALIKE
+            return one.format(id=asking.id, queue=asking.address) + alike
+        if chosen := asking.handles or tuple(asking.search.ids or ()):
+            return would.format(count=f"the {len(chosen):,} chosen", queue=asking.address)
         counted = await bulk.count(asking.seen.queue, asking.search, _COUNTED)
         which = f" ({told(asking.search)})" if not asking.search.everything else ""
         text = would.format(count=f"{counted.found:,}", queue=asking.address + which)
@@ -37,14 +42,19 @@ def _on_letters(work: bulk.Work, would: str, one: str, did: str) -> Action:
 
     async def do(asking: Asking, typed: Typed) -> str:
         if asking.id:
-            done = await getattr(asking.seen.queue, work)(ids=[asking.id], timeout=TIMEOUT, deadline=DEADLINE)
+            done = await _one(asking, work)
             return f"{int(done):,} {did}." if done else "There is no such dead letter any more."
+        if (bool(asking.search.ids), bool(asking.handles), typed.get("all") == "1").count(True) != 1:
+            raise WrongFormError(
+                "Nothing was done. Say which dead letters: id=… in the URL, fields letter=… or chosen=… in the "
+                "form, or the field all=1 for all that the URL searches for."
+            )
         rate = number(typed, "rate") if typed.get("rate") else None
         if rate is not None and not 0 < rate < math.inf:
             raise WrongFormError("The rate must be more than 0.")
         try:
-            job = asking.jobs.begin(asking.seen, work, asking.search, rate, asking.who)
-        except TooManyJobsError as error:
+            job = asking.jobs.begin(asking.seen, work, asking.search, asking.handles, rate, asking.who)
+        except NoJobError as error:
             raise WrongFormError(str(error)) from None
         return f"The job {job.id} has begun. It goes on when you leave the page."
 
@@ -53,9 +63,20 @@ def _on_letters(work: bulk.Work, would: str, one: str, did: str) -> Action:
     return Action(label, question, do, (rate,), view="letters")
 
 
+async def _one(asking: Asking, work: bulk.Work) -> int:
+    """Move or delete the dead letter with an id, and with a handle if there is one; return how many."""
+    if not asking.handles:
+        return int(await getattr(asking.seen.queue, work)(ids=[asking.id], timeout=TIMEOUT, deadline=DEADLINE))
+    search = DeadLetterSearch(ids=[asking.id])
+    exactly = bulk.Bulk(asking.seen.queue, work, search, handles=asking.handles, timeout=TIMEOUT)
+    async with asyncio.timeout(DEADLINE):
+        await exactly.run()
+    return exactly.done
+
+
 async def _stop(asking: Asking, _: Typed) -> str:
     job = asking.jobs.find(asking.id)
-    if job is None or job.state != "running":
+    if job is None or job.seen.queue is not asking.seen.queue or job.state != "running":
         return "There is no such job any more."
     await job.stop()
     return f"It is stopped. What it has done, {job.data['done']:,}, is done; the others are dead letters as before."

@@ -32,15 +32,18 @@ async def change(asked: Asked, identity: Identity, typed: Form | None) -> Page:
     if action is None or seen.address.kind not in action.kinds:
         raise NoSuchPageError("There is no such action for this queue.")
     chosen = () if typed is None else typed.chosen
-    search = asked.search() if not chosen else DeadLetterSearch(ids=map(_unquoted, chosen))
-    asking = Asking(seen, asked.text("id"), search, asked.jobs, identity.who, asked.monitor)
+    handles = (() if typed is None else typed.handles) or tuple(filter(None, (asked.text("letter"),)))
+    search = asked.search()
+    if chosen or handles:
+        search = DeadLetterSearch(ids=map(_unquoted, chosen) if chosen else None)
+    asking = Asking(seen, asked.text("id"), search, handles, asked.jobs, identity.who, asked.monitor)
     values = dict(typed or {})
     if action.copies and typed is None:
         message = await original(asked, seen)
         values = {"item": message.text, "format": message.format}
     did, wrong, question, status = "", "", "", 200
     if typed is not None and typed.get("step"):
-        if not chosen:
+        if not (chosen or handles):
             wrong, status = "Nothing is chosen. Go back, and mark some dead letters.", 409
     elif typed is not None:
         _note(asking, what, identity)
@@ -51,17 +54,18 @@ async def change(asked: Asked, identity: Identity, typed: Form | None) -> Page:
             QueueInUseError,
         ) as error:  # fmt: skip
             wrong, status = str(error), 409
-    if not did and (chosen or not (typed and typed.get("step"))):
+    if not did and (chosen or handles or not (typed and typed.get("step"))):
         question = await action.question(asking)
     data = {
         **queue_of(asked, seen), "what": what, "id": asking.id, "label": action.label, "did": did, "wrong": wrong,
-        "question": question, "chosen": len(chosen),
+        "question": question, "chosen": len(chosen) + len(handles),
     }  # fmt: skip
-    where = {} if chosen else {name: text for name, text in asked.searched.items() if name != "id"}
+    where = {} if chosen or handles else {name: text for name, text in asked.searched.items() if name != "id"}
     view = ("messages" if asked.place.get("place") else "letters") if action.copies else action.view
     more = {
-        "fields": () if asking.id and action.view == "letters" else action.fields, "chosen": chosen, "typed": values,
-        "view": view, "where": {**where, **asked.place},
+        "fields": () if asking.id and action.view == "letters" else action.fields, "chosen": chosen, "handles": handles,
+        "typed": values, "all": action.view == "letters" and not (asking.id or chosen or handles), "view": view,
+        "where": {**where, **asked.place},
     }  # fmt: skip
     return Page("act.html", f"{action.label}: {seen.address}", data, more, status=status, live=False)
 
@@ -79,7 +83,8 @@ async def jobs(asked: Asked) -> Page:
 def _note(asking: Asking, what: str, identity: Identity) -> None:
     """Log who changes what, before it is done."""
     who, address = escaped(identity.who), escaped(asking.address)
-    which = asking.id or ("" if asking.search.everything else told(asking.search))
+    everything = asking.search.everything and not asking.handles
+    which = asking.id or ("" if everything else told(asking.search, asking.handles))
     about = f" ({escaped(which)})" if which else ""
     extra = {"event": "changed_by_hand", "queue": asking.seen.address.name, "operation": what, "who": who}
     logger.info("%s has the page do: %s %s%s", who, what, address, about, extra=extra)

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from apressure.core.cursors import cursor_of, passed_by
+from apressure.monitor.bulk import handle_of
 from apressure.web.bodies import READ
 from apressure.web.rendering import Page
 from apressure.web.views.asking import Asked, NoSuchPageError
@@ -67,8 +68,8 @@ async def letters(asked: Asked) -> Page:
     groups: dict[str, list[dict[str, Any]]] = {}
     for letter in found.letters:
         shown = {
-            "id": letter.id, "attempts": letter.attempts, "when": letter.when, "reason": letter.reason,
-            "body": asked.bodies.of(letter.raw)._asdict(),
+            "id": letter.id, "handle": handle_of(letter), "attempts": letter.attempts, "when": letter.when,
+            "reason": letter.reason, "body": asked.bodies.of(letter.raw)._asdict(),
         }  # fmt: skip
         groups.setdefault(letter.reason if letter.error is None else str(letter.error), []).append(shown)
     data = {

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from apressure.core.browsing import PLACES
 from apressure.core.searching import MOST, DeadLetterSearch
+from apressure.monitor.bulk import handle_of
 from apressure.monitor.monitor import Seen
 from apressure.web.bodies import READ
 from apressure.web.rendering import is_plain
@@ -45,7 +46,7 @@ async def original(asked: Asked, seen: Seen) -> Original:
 
 
 async def _letter(asked: Asked, seen: Seen) -> tuple[bytes, int]:
-    """Find a dead letter: behind the cursor of the page that has shown it."""
+    """Find a dead letter, by its handle if there is one: behind the cursor of the page that has shown it."""
     search = DeadLetterSearch(ids=[asked.text("id")])
     try:
         page = await seen.queue.find_dead_letters(
@@ -53,9 +54,11 @@ async def _letter(asked: Asked, seen: Seen) -> tuple[bytes, int]:
         )
     except ValueError as error:
         raise NoSuchPageError(str(error)) from None
-    if not page.letters:
-        raise NoSuchPageError(_GONE)
-    return page.letters[0].raw, len(page.letters[0].raw)
+    handle = asked.text("letter")
+    for letter in page.letters:
+        if not handle or handle_of(letter) == handle:
+            return letter.raw, len(letter.raw)
+    raise NoSuchPageError(_GONE)
 
 
 async def _waiting(asked: Asked, seen: Seen) -> tuple[bytes, int]:

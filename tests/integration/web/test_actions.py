@@ -37,7 +37,8 @@ async def do(page: httpx.AsyncClient, where: str, **typed: str) -> httpx.Respons
     """Ask for the form of an action, and send it."""
     asked = await page.get(where)
     assert asked.status_code == 200, asked.text
-    return await page.post(where, data={"csrf": csrf(asked), **typed})
+    hidden = re.findall(r'type="hidden" name="([^"]+)" value="([^"]*)"', asked.text)
+    return await page.post(where, data={**dict(hidden), **typed})
 
 
 @pytest.fixture

@@ -78,11 +78,11 @@ def test_dead_letters_are_searched_and_requeued_by_a_job(
     assert "item 0" not in text_of(chromium)
     check(chromium)
     chromium.execute_script("document.querySelector('[data-all]').click()")
-    marked = chromium.find_elements(By.CSS_SELECTOR, "input[name=chosen]:checked")
+    marked = chromium.find_elements(By.CSS_SELECTOR, "input[name=letter]:checked")
     assert len(marked) == 3
     marked[0].click()
     check(chromium)  # meanwhile, the page is not loaded again
-    assert len(chromium.find_elements(By.CSS_SELECTOR, "input[name=chosen]:checked")) == 2
+    assert len(chromium.find_elements(By.CSS_SELECTOR, "input[name=letter]:checked")) == 2
     press(chromium, "Requeue the chosen ones")
     wait_until(lambda: "Move the 2 chosen dead letters" in text_of(chromium))
     check(chromium)

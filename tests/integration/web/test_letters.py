@@ -7,13 +7,15 @@ import html
 import logging
 import re
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
 
-from apressure import AsyncQueue, Client, EventQueue, QueueEmptyError
+import apressure.web
+from apressure import AsyncQueue, Client, DeadLetterSearch, EventQueue, QueueEmptyError
 from apressure.monitor import bulk
 from apressure.web import jobs
 from apressure.web.rendering import url_of
@@ -137,23 +139,136 @@ async def test_those_that_were_chosen_are_requeued_or_deleted(open_page: OpenPag
     page = await open_page("events:clicks", allow_actions=True)
     await shown(page, 1)
     form = await page.get("/queue/letters?at=events:clicks")
-    assert f'value="{quote(odd, safe="", errors="surrogateescape")}"' in form.text
-    chosen = re.findall(r'name="chosen" value="([^"]+)"', form.text)
-    assert len(chosen) == 7
+    handles = re.findall(r'name="letter" value="([^"]+)"', form.text)
+    assert len(handles) == 7
     nothing = await page.post(act("discard"), data={"csrf": csrf(form), "step": "ask"})
     assert nothing.status_code == 409
     assert "Nothing is chosen" in nothing.text
-    first = {"csrf": csrf(form), "step": "ask", "chosen": [chosen[0], chosen[-1], "none"]}
+    first = {"csrf": csrf(form), "step": "ask", "letter": [handles[0], handles[-1], "none"]}
     asked = await page.post(act("requeue"), data=first)
     assert "Move the 3 chosen dead letters" in asked.text
     assert len(await clicks.dead_letters()) == 7
     assert (await page.post(act("requeue"), data={**first, "csrf": "0"})).status_code == 403
-    again = re.findall(r'name="chosen" value="([^"]+)"', asked.text)
-    assert "has begun" in (await page.post(act("requeue"), data={"csrf": csrf(asked), "chosen": again})).text
+    again = re.findall(r'name="letter" value="([^"]+)"', asked.text)
+    assert "has begun" in (await page.post(act("requeue"), data={"csrf": csrf(asked), "letter": again})).text
     (job,) = await ended(page)
     assert (job["done"], job["gone"], job["search"]) == (2, 1, "3 chosen ones")
     assert len(await clicks.dead_letters()) == 5
     assert await clicks.qsize() == 2
+    left = [letter.id for letter in await clicks.dead_letters()]
+    by_id = [quote(one, safe="", errors="surrogateescape") for one in (odd, left[0])]  # as programs name them
+    assert "has begun" in (await page.post(act("discard"), data={"csrf": csrf(form), "chosen": by_id})).text
+    assert (await ended(page, 2))[0]["search"] == "2 chosen ones"
+    assert odd not in [letter.id for letter in await clicks.dead_letters()]
+    assert (await clicks.dead_letters())[0].id == left[1]
+
+
+async def test_one_of_several_with_an_id_is_acted_on(open_page: OpenPage, client: Client) -> None:
+    queue = EventQueue[bytes]("clicks", client=client, max_attempts=1)
+    await queue.create()
+    for item in (b"oldest", b"older", b"old", b"new"):  # the id is used again
+        await queue.put(item, id="order-7")
+        await (await queue.receive()).nack("bad")
+        with pytest.raises(QueueEmptyError):
+            await queue.receive(timeout=0)
+    page = await open_page("events:clicks", allow_actions=True, show_bodies=True)
+    await shown(page, 1)
+    form = await page.get("/queue/letters?at=events:clicks")
+    handles = re.findall(r'name="letter" value="([^"]+)"', form.text)
+    links = {
+        what: [html.unescape(link) for link in re.findall(rf'href="([^"]*what={what}&amp;id=[^"]*)"', form.text)]
+        for what in ("copy", "requeue", "discard")
+    }
+    assert len(set(handles)) == len(links["copy"]) == 4
+    for link, item in zip(links["copy"], ("oldest", "older", "old", "new"), strict=True):
+        assert f">\n{item}</textarea>" in (await page.get(link)).text
+    assert "1 deleted" in (await do(page, links["discard"][3])).text
+    assert [letter.item for letter in await queue.dead_letters()] == [b"oldest", b"older", b"old"]
+    assert "no such dead letter" in (await do(page, links["discard"][3])).text
+    assert "1 moved back" in (await do(page, links["requeue"][1])).text
+    assert await queue.get() == b"older"
+    asked = await page.post(act("discard"), data={"csrf": csrf(form), "step": "ask", "letter": handles[2]})
+    assert "Delete the 1 chosen dead letters" in asked.text
+    await page.post(act("discard"), data={"csrf": csrf(form), "letter": handles[2]})
+    assert (await ended(page))[0]["done"] == 1
+    assert [letter.item for letter in await queue.dead_letters()] == [b"oldest"]
+
+
+async def test_as_many_of_equal_ones_as_were_chosen(open_page: OpenPage, client: Client) -> None:
+    orders, dead = AsyncQueue[bytes]("orders", client=client), AsyncQueue[bytes]("orders:dead", client=client)
+    for queue in (orders, dead):
+        await queue.create()
+    await dead.put_many([b"same", b"other", b"same", b"same", b"same"])  # without reasons
+    page = await open_page("orders", allow_actions=True)
+    await shown(page, 1)
+    form = await page.get("/queue/letters?at=orders")
+    handles = re.findall(r'name="letter" value="([^"]+)"', form.text)
+    assert len(handles) == 5
+    await page.post(act("discard", "orders"), data={"csrf": csrf(form), "letter": [handles[0], handles[2]]})
+    assert (await ended(page))[0]["done"] == 2
+    link = html.unescape(re.findall(r'href="([^"]*what=requeue&amp;id=[^"]*)"', form.text)[0])
+    assert "1 moved back" in (await do(page, link)).text
+    assert await orders.get_many(9) == [b"same"]
+    assert sorted(letter.raw for letter in await orders.dead_letters()) == [b"other", b"same"]
+    one = next(letter.id for letter in await orders.dead_letters() if letter.raw == b"same")
+    assert "all of them are meant" in (await page.get(act("discard", "orders", id=one))).text
+
+
+DAMAGED: list[tuple[int, dict[str, Any]]] = [
+    (413, {"data": {"chosen": [f"id{number}" for number in range(2001)]}}),
+    (415, {"json": {"chosen": ["id1"]}}),
+    (415, {"files": {"chosen": (None, "id1")}}),
+    (415, {"content": b"chosen=id1"}),
+    (409, {}),
+    (409, {"data": {"rate": "5"}}),
+    (409, {"data": {"id": "id1"}}),
+    (409, {"data": {"all": "1", "chosen": "id1"}}),
+]
+
+
+async def test_a_damaged_form_touches_nothing(open_page: OpenPage, clicks: EventQueue[bytes]) -> None:
+    page = await open_page("events:clicks", allow_actions=True, tokens=TOKENS)
+    page.headers["authorization"] = f"Bearer {OPERATOR}"
+    await shown(page, 1)
+    for what in ("discard", "requeue"):
+        for status, sent in DAMAGED:
+            answer = await page.post(f"{act(what)}&format=json", **sent)
+            assert answer.status_code == status, (sent, answer.text)
+    assert (await page.get("/jobs?format=json")).json()["jobs"] == []
+    assert len(await clicks.dead_letters()) == 6
+
+
+async def test_a_form_that_does_not_come_whole_touches_nothing(url: str, clicks: EventQueue[bytes]) -> None:
+    page = apressure.web.app("events:clicks", url=url, interval=0.05, allow_actions=True, tokens=TOKENS)
+    whole = httpx.Request(
+        "POST", f"http://127.0.0.1{act('discard')}",
+        headers={"authorization": f"Bearer {OPERATOR}", "content-type": "application/x-www-form-urlencoded"},
+    )  # fmt: skip
+    coming: list[dict[str, Any]] = [
+        {"type": "http.request", "body": b"all=1&error=lar", "more_body": True}, {"type": "http.disconnect"},
+    ]  # fmt: skip
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return coming.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+        "path": "/queue/act", "raw_path": b"/queue/act", "query_string": whole.url.query, "root_path": "",
+        "headers": [(name.lower(), value) for name, value in whole.headers.raw], "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }  # fmt: skip
+    async with page.router.lifespan_context(page):
+        client = httpx.AsyncClient(transport=httpx.ASGITransport(page), base_url="http://127.0.0.1")
+        client.headers["authorization"] = f"Bearer {OPERATOR}"
+        await shown(client, 1)
+        await page(scope, receive, send)  # type: ignore[arg-type]
+        assert sent[0]["status"] == 400
+        assert (await client.get("/jobs?format=json")).json()["jobs"] == []
+    assert len(await clicks.dead_letters()) == 6
 
 
 async def test_two_operators_at_once_do_each_once(
@@ -172,7 +287,8 @@ async def test_two_operators_at_once_do_each_once(
 
     async def requeue(user: dict[str, str]) -> None:
         form = await page.get(act("requeue", "orders"), headers=user)
-        assert (await page.post(act("requeue", "orders"), data={"csrf": csrf(form)}, headers=user)).status_code == 200
+        typed = {"csrf": csrf(form), "all": "1"}
+        assert (await page.post(act("requeue", "orders"), data=typed, headers=user)).status_code == 200
 
     await asyncio.gather(requeue(ann), requeue(bob))
     both = await ended(page, 2, **ann)
@@ -210,6 +326,33 @@ async def test_a_job_is_stopped_and_ends_with_the_page(
     assert sorted(await clicks.get_many(9)) == [b"secret-%d" % number for number in range(6)]
 
 
+async def test_a_job_is_stopped_only_as_one_of_its_queue(
+    open_page: OpenPage, clicks: EventQueue[bytes], client: Client
+) -> None:
+    await EventQueue[bytes]("other", client=client).create()
+    page = await open_page(allow_actions=True)
+    await shown(page, 2)
+    await do(page, act("discard"), rate="0.5")
+    (job,) = (await page.get("/jobs?format=json")).json()["jobs"]
+    assert "no such job" in (await do(page, act("stop", "events:other", id=job["id"]))).text
+    assert (await page.get("/jobs?format=json")).json()["jobs"][0]["state"] == "running"
+    assert "It is stopped" in (await do(page, act("stop", id=job["id"]))).text
+
+
+async def test_no_job_is_begun_while_the_page_ends(clicks: EventQueue[bytes]) -> None:
+    seen: Any = SimpleNamespace(address="events:clicks", queue=clicks, server="")
+    begun = jobs.Jobs()
+    first = begun.begin(seen, "discard", DeadLetterSearch(), (), 0.5, "ann")
+
+    async def ask_for_another() -> None:
+        with pytest.raises(jobs.NoJobError, match="page ends"):
+            begun.begin(seen, "discard", DeadLetterSearch(), (), 0.5, "ann")
+
+    await asyncio.gather(begun.aclose(), ask_for_another())
+    assert first.state == "stopped"
+    assert [job["id"] for job in begun.shown()] == [first.id]
+
+
 async def test_a_job_that_fails_says_why(open_page: OpenPage, clicks: EventQueue[bytes]) -> None:
     page = await open_page("events:clicks", allow_actions=True)
     await shown(page, 1)
@@ -228,7 +371,7 @@ async def test_viewers_see_jobs_and_stop_none(open_page: OpenPage, clicks: Event
     page = await open_page("events:clicks", allow_actions=True, tokens=TOKENS)
     viewer, operator = {"authorization": f"Bearer {VIEWER}"}, {"authorization": f"Bearer {OPERATOR}"}
     await until(page, "/?format=json", lambda found: found["watched"] == 1, viewer)
-    begun = await page.post(f"{act('discard')}&format=json", data={"rate": "0.5"}, headers=operator)
+    begun = await page.post(f"{act('discard')}&format=json", data={"all": "1", "rate": "0.5"}, headers=operator)
     assert begun.status_code == 200
     (job,) = (await page.get("/jobs?format=json", headers=viewer)).json()["jobs"]
     assert "what=stop" not in (await page.get("/jobs", headers=viewer)).text
