@@ -141,6 +141,48 @@ async def test_what_fails_again_at_once_is_moved_once(queue: Any, monkeypatch: p
         assert job.done == 20
 
 
+async def test_what_fails_again_while_it_waits_for_room_is_moved_once(
+    queue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "_PATIENCE", 0.05)
+    async with queue:
+        await queue.create()
+        await bury(queue, 2)
+        await queue.set_bound(1)
+
+        async def fail() -> None:
+            while True:
+                while not job.waiting:  # then it gives those again that it had read before
+                    await asyncio.sleep(0.01)
+                with contextlib.suppress(QueueEmptyError):
+                    await (await queue.receive(timeout=0)).nack("again")
+
+        job = Bulk(queue, "requeue", DeadLetterSearch())
+        failing = asyncio.ensure_future(fail())
+        await in_time(job.run())
+        failing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await failing
+        assert (job.done, job.gone) == (2, 0)
+
+
+async def test_a_dead_letter_that_has_failed_again_is_another(queue: Any) -> None:
+    async with queue:
+        await queue.create()
+        await bury(queue, 1)
+        (read,) = await queue.dead_letters()
+        await queue.requeue()
+        await (await in_time(queue.receive())).nack("again")
+        with pytest.raises(QueueEmptyError):
+            await queue.receive(timeout=0)
+        (again,) = await queue.dead_letters()
+        for work in (queue.requeue, queue.discard):
+            done = await work(ids=[read])
+            assert (done, done.not_found) == (0, (read.id,))
+        assert await queue.dead_letters() == [again]
+        assert await queue.discard([again]) == 1
+
+
 async def test_it_waits_for_room_and_says_so(queue: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "_PATIENCE", 0.05)
     async with queue:
