@@ -74,6 +74,7 @@ class Bulk:
         total: How many there were when it began; None before that.
         done: How many were requeued or deleted.
         gone: How many of them somebody else had moved or deleted before.
+        missing: When it has ended, those of the ids looked for that no dead letter had. They count as gone.
         waiting: What it waits for; "" while it goes on.
     """
 
@@ -90,12 +91,13 @@ class Bulk:
         self._queue = queue
         self._act = queue.requeue if work == "requeue" else queue.discard
         self._search = search
+        self._asked = search if search.ids is None else DeadLetterSearch(ids=search.ids)
         self._rate = rate
         self._most = most
         self._timeout = timeout
         self._source = dict(source or {})
         self._on_step = on_step
-        self._missing = set(search.ids or ())
+        self.missing = set(search.ids or ())
         self._newest = 0.0
 
     async def run(self) -> None:
@@ -112,8 +114,7 @@ class Bulk:
             before = self.done
             await self._pass(left, again=before > 0)
             left = self.total - self.done  # the other ones are behind
-        self.gone += len(self._missing)
-        self._missing.clear()
+        self.gone += len(self.missing)
 
     @property
     def _more(self) -> bool:
@@ -135,12 +136,12 @@ class Bulk:
         """Go once from the oldest one to the newest one of so many; again, to those that are not newer."""
         cursor = None
         while self._more and left > 0:
-            page = await self._queue.find_dead_letters(
-                self._search, cursor=cursor, look=min(LOOK, left), **self._source
-            )
-            letters = [letter for letter in page.letters if not again or (letter.when or 0.0) <= self._newest]
+            page = await self._queue.find_dead_letters(self._asked, cursor=cursor, look=min(LOOK, left), **self._source)
+            self.missing.difference_update(letter.id for letter in page.letters)
+            letters = [letter for letter in page.letters if self._search.finds(letter)]
+            if again:
+                letters = [letter for letter in letters if (letter.when or 0.0) <= self._newest]
             self._note_times(letters)
-            self._missing.difference_update(letter.id for letter in letters)
             done = await self._work_on(letters)
             left -= page.looked
             self.looked = min(self.total or 0, self.looked + page.looked)
