@@ -7,9 +7,9 @@ local before = recall(ARGV[1], ARGV[2])
 if before then return {'changed', before} end
 local id, status, outcome = ARGV[3], standing(ARGV[3], ARGV[5])
 check_types()
+ignore_memory_limit()
 if status == 'failed' or status == 'complete' and ARGV[4] ~= '1' then
   outcome = 'deleted'
-  ignore_memory_limit()
   forget(id)
   call('LREM', status == 'complete' and COMPLETE or FAILED, 1, id)
   sweep(2)
