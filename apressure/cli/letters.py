@@ -92,7 +92,7 @@ class Job(NamedTuple):
             on_step=lambda done: self.meter.add(done, 0),
         )  # fmt: skip
         await bulk.run()
-        return ()
+        return tuple(sorted(bulk.missing))
 
 
 def complain_of(not_found: Iterable[str], address: QueueAddress) -> None:

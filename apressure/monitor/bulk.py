@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import hashlib
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple
 
-from apressure.core.searching import DeadLetterSearch
+from apressure.core.cursors import cursor_of
+from apressure.core.searching import PLACE, DeadLetterSearch
 from apressure.dead_letters import DeadLetter
 from apressure.exceptions import PressureError, QueueFullError, QueueInUseError
 
@@ -91,6 +90,7 @@ class Bulk:
         total: How many there were when it began; None before that.
         done: How many were requeued or deleted.
         gone: How many of them somebody else had moved or deleted before.
+        missing: When it has ended, those of the ids looked for that no dead letter had. They count as gone.
         waiting: What it waits for; "" while it goes on.
     """
 
@@ -107,13 +107,15 @@ class Bulk:
         self._queue = queue
         self._act = queue.requeue if work == "requeue" else queue.discard
         self._search = search
+        self._asked = search if search.ids is None else DeadLetterSearch(ids=search.ids)
         self._handles = None if handles is None else Counter(handles)
         self._rate = rate
         self._most = most
         self._timeout = timeout
         self._source = dict(source or {})
         self._on_step = on_step
-        self._missing = set(search.ids or ())
+        self.missing = set(search.ids or ())
+        self._newest = 0.0
 
     async def run(self) -> None:
         """Do it.
@@ -123,17 +125,13 @@ class Bulk:
 
         Cancelled, each of them is done, or a dead letter as before.
         """
-        began = datetime.now(UTC)
-        await self._pass(self._search)
-        again = self._search
-        if self._handles is None:
-            again = dataclasses.replace(again, until=min(filter(None, (again.until, began))))
-        before = 0
-        while self._seeks and self.done > before:  # others may have shifted some before the place where it was
+        left = self.total = await self._begin()
+        before = -1
+        while self._seeks and left > 0 and self.done > before:  # others may have shifted some before where it was
             before = self.done
-            await self._pass(again)
-        self.gone += len(self._missing) if self._handles is None else self._handles.total()
-        self._missing.clear()
+            await self._pass(left, again=before > 0)
+            left = self.total - self.done  # the other ones are behind
+        self.gone += len(self.missing) if self._handles is None else self._handles.total()
 
     @property
     def _more(self) -> bool:
@@ -155,21 +153,33 @@ class Bulk:
                 chosen.append(letter)
         return chosen
 
-    async def _pass(self, search: DeadLetterSearch) -> None:
-        """Go once from the oldest to the newest of those that are there now."""
-        left, cursor = LOOK, None
-        while self._seeks:
-            page = await self._queue.find_dead_letters(search, cursor=cursor, look=min(LOOK, left), **self._source)
-            if cursor is None:
-                left = page.total
-            if self.total is None:
-                self.total = page.total
-            self._missing.difference_update(letter.id for letter in page.letters)
-            done = await self._work_on(self._chosen(page.letters))
+    async def _begin(self) -> int:
+        """Return how many there are, and note when the newest one became one, by the clock that has set it."""
+        page = await self._queue.find_dead_letters(look=1, **self._source)
+        if page.total > 1:
+            newest = cursor_of(PLACE, page.total - 1)
+            page = await self._queue.find_dead_letters(cursor=newest, look=1, **self._source)
+        self._note_times(page.letters)
+        return page.total  # type: ignore[no-any-return]
+
+    def _note_times(self, letters: Sequence[DeadLetter[Any]]) -> None:
+        self._newest = max([self._newest, *(letter.when for letter in letters if letter.when is not None)])
+
+    async def _pass(self, left: int, again: bool) -> None:
+        """Go once from the oldest one to the newest one of so many; again, to those that are not newer."""
+        cursor = None
+        while self._seeks and left > 0:
+            page = await self._queue.find_dead_letters(self._asked, cursor=cursor, look=min(LOOK, left), **self._source)
+            self.missing.difference_update(letter.id for letter in page.letters)
+            letters = [letter for letter in page.letters if self._search.finds(letter)]
+            if again and self._handles is None:
+                letters = [letter for letter in letters if (letter.when or 0.0) <= self._newest]
+            self._note_times(letters)
+            done = await self._work_on(self._chosen(letters))
             left -= page.looked
-            self.looked = min(self.total, self.looked + page.looked)
+            self.looked = min(self.total or 0, self.looked + page.looked)
             cursor = page.cursor_without(done)
-            if cursor is None or left <= 0:
+            if cursor is None:
                 return
 
     async def _work_on(self, letters: Sequence[DeadLetter[Any]]) -> int:

@@ -213,8 +213,8 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
         if chosen.ids is None:
             yield Revived(self.steps, self._expected, failed, chosen.most)
         else:
-            ids = await by_their_ends(self.client, dict.fromkeys(chosen.names))
-            yield Revived(self.steps, self._expected, ids=ids, discard=chosen.discard)
+            ends = await by_their_ends(self.client, chosen)
+            yield Revived(self.steps, self._expected, chosen=ends, discard=chosen.discard)
 
     async def _bury(self, letters: Sequence[Added]) -> None:
         await self.steps.bury(map(told, letters), self._expected)

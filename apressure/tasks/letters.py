@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from apressure import dead_letters
 from apressure.connection.client import Client
 from apressure.core.added_letters import Added
-from apressure.core.reviving import Reviving
+from apressure.core.reviving import Chosen, Reviving
 from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter, Failure
 from apressure.items import new_id
@@ -18,6 +19,9 @@ from apressure.tasks.engine.steps import CHUNK, MAX_DELETED, TaskSteps, ids_in
 from apressure.tasks.task import Task, load_many, whole
 
 T = TypeVar("T")
+
+End = tuple[str, *tuple[bytes, ...]]
+"""A failed task: its id, and when it failed, if only that is meant (empty if its hash does not say)."""
 
 
 async def read(
@@ -68,31 +72,31 @@ class Revived(Reviving):
 
     Args:
         steps, expected, present, most: As for `Reviving`.
-        ids: Or these ones are enqueued,
+        chosen: Or these ones are enqueued, in this order,
         discard: or deleted.
     """
 
     _steps: TaskSteps
 
     def __init__(
-        self, steps: TaskSteps, expected: bool, present: int = 0, most: int | None = None, ids: Iterable[str] = (),
-        discard: bool = False,
+        self, steps: TaskSteps, expected: bool, present: int = 0, most: int | None = None,
+        chosen: Iterable[End] = (), discard: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(steps, expected, present, most)
-        self._chosen = list(ids)
+        self._chosen = list(chosen)
         self._discard = discard
 
     async def step(self) -> Wait | None:
         """Enqueue the next ones, or the next one by its id, unless there is no room; or delete that one."""
         if self._chosen:
-            task_id = raw(self._chosen[0])
+            name, *failed_at = self._chosen[0]
             if self._discard:
-                outcome = await self._steps.remove(task_id, failed=True)
+                outcome = await self._steps.remove(raw(name), True, *failed_at)
             else:
-                outcome = await self._steps.retry(task_id, self._expected)
+                outcome = await self._steps.retry(raw(name), self._expected, *failed_at)
             if outcome == "full":
                 return FULL
-            name = self._chosen.pop(0)
+            del self._chosen[0]
             if outcome in ("retried", "deleted"):
                 self.moved += 1
             else:
@@ -104,7 +108,11 @@ class Revived(Reviving):
         return None if looked else FULL
 
 
-async def by_their_ends(client: Client, ids: Iterable[str]) -> list[str]:
-    """Return the ids of tasks in the order in which they ended."""
-    ended = {task.id: task.updated or 0.0 for task in await load_many(client, map(raw, ids))}
-    return sorted(ids, key=lambda task_id: ended.get(task_id, 0.0))
+async def by_their_ends(client: Client, chosen: Chosen) -> list[End]:
+    """Return the ids of chosen tasks in the order in which they ended; of those that were read, when that was, too."""
+    ended = {task.id: task.updated or 0.0 for task in await load_many(client, map(raw, chosen.ids or ()))}
+    order: list[tuple[float, End]] = [(ended.get(task_id, 0.0), (task_id,)) for task_id in chosen.ids or ()]
+    order += [
+        (one.when or 0.0, (one.id, b"" if one.when is None else repr(one.when).encode())) for one in chosen.letters
+    ]
+    return [end for _, end in sorted(order, key=itemgetter(0))]

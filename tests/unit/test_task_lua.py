@@ -52,8 +52,8 @@ CALLS: dict[str, Callable[[TaskSteps], Any]] = {
     "requeue": lambda steps: steps.requeue(3, expected=True),
     "promote": lambda steps: steps.promote(3, [b"a", b"b"], expected=True),
     "cancel": lambda steps: steps.cancel(b"id"),
-    "retry": lambda steps: steps.retry(b"id", expected=True),
-    "remove": lambda steps: steps.remove(b"id", failed=True),
+    "retry": lambda steps: steps.retry(b"id", True, b"5.0"),
+    "remove": lambda steps: steps.remove(b"id", True, b"5.0"),
     "adopt": lambda steps: steps.adopt(b"host_1", "retry", 5.0, True, [(b"id", True, b"token")]),
 }
 each = pytest.mark.parametrize("name", sorted(CALLS))

@@ -255,13 +255,13 @@ class TaskSteps(StepSender):
         """Cancel a task. Returns what happened, as in `lua/cancel.lua`."""
         return await self._numbered("cancel", task_id)  # type: ignore[no-any-return]
 
-    async def retry(self, task_id: bytes, expected: bool = False) -> str:
-        """Enqueue a failed task again. Returns what happened, as in `lua/retry.lua`."""
-        return await self._numbered("retry", task_id, flag(expected))  # type: ignore[no-any-return]
+    async def retry(self, task_id: bytes, expected: bool = False, *failed_at: bytes) -> str:
+        """Enqueue a failed task again, also only if it failed then. Returns what happened, as in `lua/retry.lua`."""
+        return await self._numbered("retry", task_id, flag(expected), *failed_at)  # type: ignore[no-any-return]
 
-    async def remove(self, task_id: bytes, failed: bool = False) -> str:
-        """Delete a task that has ended, or only if it has failed. Returns what happened, as in `lua/remove.lua`."""
-        return await self._numbered("remove", task_id, flag(failed))  # type: ignore[no-any-return]
+    async def remove(self, task_id: bytes, failed: bool = False, *failed_at: bytes) -> str:
+        """Delete a task that has ended, or only if it has failed (then). Returns what happened: `lua/remove.lua`."""
+        return await self._numbered("remove", task_id, flag(failed), *failed_at)  # type: ignore[no-any-return]
 
     async def adopt(
         self, listener: bytes, on_orphan: str, lease: float, gone: bool, tasks: Sequence[tuple[bytes, bool, bytes]]

@@ -195,6 +195,19 @@ def test_some_dead_letters_are_requeued_and_deleted(cli: Commands, failed: str) 
     cli("discard", "events:missing", "--all", code=3)
 
 
+@pytest.mark.parametrize("command", ["requeue", "discard"])
+@pytest.mark.parametrize("options", [("--rate", "50"), ("--text", "none of them")])
+def test_ids_that_no_dead_letter_has_are_named_whatever_else_is_asked_for(
+    cli: Commands, failed: str, command: str, options: tuple[str, ...]
+) -> None:
+    letter = cli("dead", failed).stdout.decode().partition("\t")[0]
+    ids = ("--id", "nope", "--id", letter)
+    said = cli(command, failed, *ids, *options, "--json", code=1)
+    assert json.loads(said.stdout)["not_found"] == ["nope"]
+    assert b"has the id 'nope'" in said.stderr
+    assert letter.encode() not in said.stderr
+
+
 def test_dead_letters_of_their_own_queue_are_deleted(cli: Commands, queue: str) -> None:
     assert cli("discard", queue, "--all", "--max", "2").stdout == b"deleted 2 dead letters of orders:dead\n"
     assert cli("discard", queue, "--text", "3").stdout == b"deleted 1 dead letters of orders:dead\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from apressure import (
     AsyncQueue,
     Client,
+    DeadLetter,
     DeadLetterSearch,
     EventQueue,
     FileQueue,
@@ -139,6 +141,107 @@ async def test_what_fails_again_at_once_is_moved_once(queue: Any, monkeypatch: p
         with contextlib.suppress(asyncio.CancelledError):
             await failing
         assert job.done == 20
+
+
+class Slow:
+    """A queue whose clock is an hour behind."""
+
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+
+    async def find_dead_letters(self, search: DeadLetterSearch | None = None, **options: Any) -> Any:
+        page = await self._queue.find_dead_letters(**options)
+        shown = [later(letter, -3600) for letter in page.letters]
+        found = tuple(letter for letter in shown if search is None or search.finds(letter))
+        return dataclasses.replace(page, letters=found)
+
+    async def requeue(self, ids: Any, timeout: float) -> Any:
+        return await self._queue.requeue(ids=[later(letter, 3600) for letter in ids], timeout=timeout)
+
+
+def later(letter: DeadLetter[Any], seconds: int) -> DeadLetter[Any]:
+    assert letter.when is not None
+    return dataclasses.replace(letter, when=letter.when + seconds)
+
+
+async def test_clocks_may_differ(queue: Any) -> None:
+    async with queue:
+        await queue.create()
+        await bury(queue, 12)
+
+        async def fail() -> None:
+            while True:
+                await (await queue.receive()).nack("odd again")
+
+        failing = asyncio.ensure_future(fail())
+        job = Bulk(Slow(queue), "requeue", DeadLetterSearch(), rate=40, most=13)  # it would go on for ever
+        await in_time(job.run())
+        failing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await failing
+        assert job.done == 12
+
+
+async def test_those_of_which_nothing_is_known_are_not_passed_over(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "LOOK", 4)
+    async with AsyncQueue[bytes]("jobs", client=client) as queue, AsyncQueue[bytes]("jobs:dead", client=client) as dead:
+        await queue.create()
+        await dead.create()
+        await dead.put_many([b"a", b"a", *(b"b%d" % number for number in range(6))])
+        find = queue.find_dead_letters
+
+        async def shifted(*search: Any, **options: Any) -> Any:
+            if await queue.qsize() == 2:  # another one takes older ones away
+                await queue.discard([letter.id for letter in await queue.dead_letters() if letter.item == b"a"])
+            return await find(*search, **options)
+
+        monkeypatch.setattr(queue, "find_dead_letters", shifted)
+        await in_time(Bulk(queue, "requeue", DeadLetterSearch(text="b")).run())
+        assert sorted(await drained(queue)) == [b"b%d" % number for number in range(6)]
+
+
+async def test_what_fails_again_while_it_waits_for_room_is_moved_once(
+    queue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "_PATIENCE", 0.05)
+    async with queue:
+        await queue.create()
+        await bury(queue, 2)
+        await queue.set_bound(1)
+
+        async def fail() -> None:
+            while True:
+                while not job.waiting:  # then it gives those again that it had read before
+                    await asyncio.sleep(0.01)
+                with contextlib.suppress(QueueEmptyError):
+                    await (await queue.receive(timeout=0)).nack("again")
+
+        job = Bulk(queue, "requeue", DeadLetterSearch())
+        failing = asyncio.ensure_future(fail())
+        await in_time(job.run())
+        failing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await failing
+        assert (job.done, job.gone) == (2, 0)
+
+
+async def test_a_dead_letter_that_has_failed_again_is_another(queue: Any) -> None:
+    async with queue:
+        await queue.create()
+        await bury(queue, 1)
+        (read,) = await queue.dead_letters()
+        await queue.requeue()
+        await (await in_time(queue.receive())).nack("again")
+        with pytest.raises(QueueEmptyError):
+            await queue.receive(timeout=0)
+        (again,) = await queue.dead_letters()
+        for work in (queue.requeue, queue.discard):
+            done = await work(ids=[read])
+            assert (done, done.not_found) == (0, (read.id,))
+        assert await queue.dead_letters() == [again]
+        assert await queue.discard([again]) == 1
 
 
 async def test_it_waits_for_room_and_says_so(queue: Any, monkeypatch: pytest.MonkeyPatch) -> None:

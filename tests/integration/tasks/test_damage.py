@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from apressure import (
+    DeadLetter,
     DecodeError,
     OutOfMemoryError,
     PressureError,
@@ -187,6 +188,20 @@ async def test_a_key_of_another_type_is_a_clear_error_and_loses_nothing(
     found = {task.parameters async for task in queue.tasks()}
     assert {"first", "second"} <= found
     assert await queue.qsize() == 0
+
+
+async def test_dead_letters_that_cannot_be_added_leave_nothing(
+    queue: TaskQueue[Any], blueque: Blueque, db: redis.Redis
+) -> None:
+    key = blueque.key("failed_tasks")
+    db.set(key, "of another type")
+    before = set(db.scan_iter())
+    letter = DeadLetter("id", b"x", 1, None, 1.0, bytes)
+    with pytest.raises(ServerError, match="WRONGTYPE"):
+        await queue.add_dead_letters([letter, letter])
+    assert set(db.scan_iter()) == before
+    db.delete(key)
+    assert await queue.add_dead_letters([letter, letter]) == 2
 
 
 @pytest.mark.parametrize("how", ["complete", "nack", "reserve"])
@@ -372,6 +387,7 @@ async def test_a_full_server_lets_tasks_end(make_server: Any) -> None:
                     await (processor.fail if number else processor.complete)("done")
                 with pytest.raises(OutOfMemoryError):
                     await queue.requeue()
+            assert (await queue.discard(["none"])).not_found == ("none",)
             assert (await queue.statistics()).dead_letters == 3
             db.config_set("maxmemory", 0)
             assert await queue.requeue() == 3

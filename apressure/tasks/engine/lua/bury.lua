@@ -8,6 +8,7 @@ local before, text = begin(ARGV[1], ARGV[2])
 if before then return {'put', before} end
 local bound, created = state(ARGV[3] == '1', text)
 if not bound then return created end
+check_types()
 local ids = {}
 for i = 4, #ARGV, 7 do
   local id, task = ARGV[i], TASK .. ARGV[i]

@@ -114,12 +114,19 @@ local function some_of(id, ...)
   return values.err and {} or values
 end
 
+-- When a task changed last; nil if its hash does not say so: the field is missing, no time, or far in the future.
+local function changed_at(text)
+  local time = tonumber(text or '')
+  return time and time >= 0 and time <= tonumber(stamp()) + AHEAD and time or nil
+end
+
 -- Where a task stands that a step is asked to change, by its id.
+-- at: nil, or when it changed last, as the caller has read it: one that has changed since is 'unknown'
 -- Returns: its status, or nil if this queue has no such task; what the step returns if it does not change it: 'unknown',
 --          'other QUEUE' (it is in another queue) or 'unfit STATUS' (its status does not allow this)
-local function standing(id)
-  local task = some_of(id, 'status', 'queue')
-  if not task[1] then return nil, 'unknown' end
+local function standing(id, at)
+  local task = some_of(id, 'status', 'queue', 'updated')
+  if not task[1] or at and changed_at(at) ~= changed_at(task[3]) then return nil, 'unknown' end
   if task[2] and task[2] ~= NAME then return nil, 'other ' .. task[2] end
   return task[1], 'unfit ' .. task[1]
 end
@@ -357,12 +364,6 @@ local function sweep(most)
   end
   call('LTRIM', TASKS, 0, -#ids - 1)
   push('LPUSH', TASKS, live)
-end
-
--- When a task changed last; nil if its hash does not say so: the field is missing, no time, or far in the future.
-local function changed_at(text)
-  local time = tonumber(text or '')
-  return time and time >= 0 and time <= tonumber(stamp()) + AHEAD and time or nil
 end
 
 -- Delete the oldest results, those that were noted before a time. One that does not say when lasts from now on.
