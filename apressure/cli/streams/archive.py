@@ -146,10 +146,12 @@ def _head(entry: dict[str, Any]) -> Head:
         concurrency=_get(entry, "concurrency", int),
         key=key and KeyLimit(_get(key, "at_most", int), _get(key, "pointer", str), _need(key, "fair", bool)),
     )
-    kind = _need(entry, "kind", str)
+    kind, bound = _need(entry, "kind", str), _need(entry, "bound", int)
     if kind not in KINDS:
         raise ArchiveError("`kind` is unknown")
-    return Head(kind, _need(entry, "bound", int), _need(entry, "closed", bool), _need(entry, "paused", bool), limits)
+    if bound < 0:
+        raise ArchiveError("`bound` is a wrong value")
+    return Head(kind, bound, _need(entry, "closed", bool), _need(entry, "paused", bool), limits)
 
 
 def _schedule(entry: dict[str, Any]) -> Schedule:

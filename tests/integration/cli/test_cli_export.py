@@ -162,6 +162,45 @@ class TestContract:
         assert lines[-1]["end"]["in_flight"] == 1
         assert errors.startswith(b"apressure: 1 of the messages are in flight: ")
 
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_paused_queue_with_more_than_its_bound_comes_back(self, shop: Shop, kind: str) -> None:
+        async def overfill(queue: Any) -> None:
+            await queue.create(bound=2)
+            await queue.put_many([b"1", b"2"])
+            deliveries = await queue.receive_many(2, timeout=10)
+            if kind != "files":  # there, what is in flight counts
+                await queue.put_many([b"3", b"4"], timeout=10)
+            await queue.pause()
+            for delivery in deliveries:
+                await delivery.nack()
+
+        async def settings(queue: Any) -> tuple[int, int, bool]:
+            found = await queue.statistics()
+            return found.length, found.bound, found.paused
+
+        source, target = shop.address(kind), shop.address(kind, "new")
+        shop.of(source, overfill)
+        file = shop("export", source).stdout
+        shop("import", target, "--timeout", "0", input=file)
+        assert shop.of(target, settings) == shop.of(source, settings) == (2 if kind == "files" else 4, 2, True)
+
+    def test_settings_come_back_after_an_interruption(self, shop: Shop) -> None:
+        async def settings(queue: Any) -> tuple[int, bool]:
+            return await queue.bound(), (await queue.statistics()).paused
+
+        head, *rest = file_of("1", "2", "3", bound=2).splitlines(keepends=True)
+        head = head.replace(b'"paused": false', b'"paused": true')
+        shop("import", "orders", input=head + rest[0], code=1)
+        assert shop.of("orders", settings) == (0, True)
+        shop("import", "orders", "--skip", "2", input=b"".join([head, *rest]))
+        assert shop.of("orders", settings) == (2, True)
+        shop("create", "bounded", "--bound", "5")
+        shop("import", "bounded", input=b"".join([head, *rest]))
+        assert shop.of("bounded", settings) == (5, True)
+        shop("create", "small", "--bound", "1")
+        shop("import", "small", "--timeout", "0", input=b"".join([head, *rest]), code=6)
+        assert shop.of("small", settings) == (1, False)  # those who make room may still take
+
     def test_a_closed_queue_is_closed_again(self, shop: Shop) -> None:
         async def fill_and_close(queue: Any) -> None:
             await queue.create()
@@ -225,8 +264,8 @@ class TestTrouble:
         assert shop.empty("orders") == [b"1", b"2", b"3", b"1", b"2"]
 
     def test_a_full_queue_says_where_to_go_on(self, shop: Shop) -> None:
-        file = file_of("1", "2", "3", "4", "5", bound=2)
-        error = shop("import", "orders", "--timeout", "0.1", input=file, code=6).stderr
+        file = file_of("1", "2", "3", "4", "5")
+        error = shop("import", "orders", "--bound", "2", "--timeout", "0.1", input=file, code=6).stderr
         assert b"is full" in error
         assert error.endswith(b"; 3 lines are done: go on with --skip 3\n")
         told = json.loads(
@@ -240,8 +279,8 @@ class TestTrouble:
         assert shop.empty("orders") == [b"5"]
 
     def test_an_interrupted_import_says_where_to_go_on(self, shop: Shop) -> None:
-        file = file_of(*map(str, range(2000)), bound=1500)
-        with shop.running("import", "orders", stdin=subprocess.PIPE) as process:
+        file = file_of(*map(str, range(2000)))
+        with shop.running("import", "orders", "--bound", "1500", stdin=subprocess.PIPE) as process:
             feed(process, file)
             wait_until(lambda: shop.of("orders", lambda queue: queue.exists()))
             wait_until(lambda: shop.stat("orders").length == 1500)
@@ -258,6 +297,11 @@ class TestTrouble:
     def test_a_bound_of_the_users_is_that_of_a_new_queue(self, shop: Shop) -> None:
         shop("import", "orders", "--bound", "7", input=file_of("1", "2", "3", bound=2))
         assert shop.of("orders", lambda queue: queue.bound()) == 7
+
+    @pytest.mark.parametrize("bound", [-1, 10**16])
+    def test_a_wrong_bound_is_damage_of_the_first_line(self, shop: Shop, bound: int) -> None:
+        error = shop("import", "orders", input=file_of("1", bound=bound), code=1).stderr
+        assert error.startswith(b"apressure: line 1 is damaged: ")
 
     def test_what_a_kind_cannot_keep_is_refused_with_its_line(self, shop: Shop) -> None:
         async def fill_keyed(queue: Any) -> None:
