@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import re
 import shlex
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +18,9 @@ import pytest
 import redis
 
 from apressure import DeadLetter, open_queue
+from apressure.cli.commands.export import Writer
+from apressure.cli.streams.meter import Meter
+from apressure.cli.streams.pipes import Output
 from apressure.concurrency.loop_thread import LoopThread
 from apressure.dead_letters import Failure
 from tests.integration.commands import Commands, ended, feed, wait_until
@@ -161,6 +166,22 @@ class TestContract:
         ]  # fmt: skip
         assert lines[-1]["end"]["in_flight"] == 1
         assert errors.startswith(b"apressure: 1 of the messages are in flight: ")
+        assert errors.count(b"\n") == 1  # it did not change
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_dead_letters_are_read_in_pages(self, shop: Shop, kind: str) -> None:
+        address = shop.address(kind)
+        letters = [dataclasses.replace(LETTERS[0], id=f"d{n}", raw=b"%d" % n) for n in range(2500)]
+
+        async def bury(queue: Any) -> None:
+            await queue.create()
+            await queue.add_dead_letters(letters)
+
+        shop.of(address, bury)
+        result = shop("export", address)
+        lines = [json.loads(line) for line in result.stdout.splitlines()]
+        assert [line["text"] for line in lines[1:-1]] == [str(n) for n in range(2500)]
+        assert (lines[-1]["end"]["dead"], result.stderr) == (2500, b"")
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_a_paused_queue_with_more_than_its_bound_comes_back(self, shop: Shop, kind: str) -> None:
@@ -345,6 +366,92 @@ class TestTrouble:
         error = shop("import", "events:new", input=file, code=4).stderr
         assert error.endswith(b"; 1 lines are done: go on with --skip 1\n")
         assert shop.of("events:new", lambda queue: queue.qsize()) == 2
+
+
+class Kept(Output):
+    """Keeps the lines in memory."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+
+    async def write(self, data: bytes) -> None:
+        self.lines.append(data)
+
+
+class Between:
+    """A queue with something that happens before each page of what waits, and behind it."""
+
+    def __init__(self, queue: Any, before: Callable[[], Awaitable[Any]], behind: Callable[[], Awaitable[Any]]) -> None:
+        self._queue = queue
+        self._before = before
+        self._behind = behind
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+    async def browse(self, place: str, **options: Any) -> Any:
+        if place != "waiting":
+            return await self._queue.browse(place, **options)
+        await self._before()
+        page = await self._queue.browse(place, **options)
+        await self._behind()
+        return page
+
+
+class TestAChangingQueue:
+    """What moves while `export` reads page by page."""
+
+    def exported_with(
+        self, shop: Shop, kind: str, moves: Callable[[Any, list[Any]], Any], taken: int
+    ) -> tuple[Counter[str], bool]:
+        async def export(queue: Any) -> tuple[Counter[str], bool]:
+            await queue.create()
+            await queue.put_many([b"1", b"2"])
+            deliveries = await queue.receive_many(2, timeout=10) if taken else []
+            before, behind = moves(queue, deliveries)
+            with Meter("export", shown=False) as meter:
+                writer = Writer(Between(queue, before, behind), Kept(), meter, await queue.statistics())
+                await writer.write_all()
+            for delivery in deliveries:
+                if not delivery.settled:
+                    await delivery.ack()
+            return writer.counts, writer.changed
+
+        return shop.of(shop.address(kind), export)
+
+    @pytest.mark.parametrize("given_back", [False, True])
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_what_is_taken_before_its_page_is_missing_and_that_is_said(
+        self, shop: Shop, kind: str, given_back: bool
+    ) -> None:
+        def moves(queue: Any, deliveries: list[Any]) -> Any:
+            async def take() -> None:
+                deliveries.extend(await queue.receive_many(2, timeout=10))
+
+            async def give_back() -> None:
+                for delivery in deliveries if given_back else ():
+                    await delivery.nack()
+
+            return take, give_back
+
+        counts, changed = self.exported_with(shop, kind, moves, 0)
+        assert (counts["in_flight"], counts["waiting"], changed) == (0, 0, True)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_what_is_given_back_is_written_once_where_it_has_an_id(self, shop: Shop, kind: str) -> None:
+        def moves(queue: Any, deliveries: list[Any]) -> Any:
+            async def give_back() -> None:
+                for delivery in deliveries:
+                    await delivery.nack()
+
+            return give_back, nothing
+
+        counts, changed = self.exported_with(shop, kind, moves, 2)
+        assert (counts["in_flight"], counts["waiting"], changed) == (2, 2 if kind == "queue" else 0, True)
+
+
+async def nothing() -> None:
+    pass
 
 
 class TestByHand:
