@@ -103,7 +103,7 @@ class Intake:
             entry = self._read(text)
         except ArchiveError as error:
             await self._put()
-            raise ArchiveError(f"line {self._number} is damaged: {error}. Nothing of it was put") from None
+            raise _damaged(self._number, error) from None
         if isinstance(entry, Head):
             self._head = entry
             self._new = await self._queue.create(self._bound or 0, exist_ok=True)
@@ -114,7 +114,7 @@ class Intake:
             await self._gather(entry)
         else:
             await self._put()
-            with _damage(self._number, "Nothing of it was put"):
+            with self._damage():
                 await self._carry_out(entry)
             self.done = self._number
 
@@ -161,7 +161,7 @@ class Intake:
         queue = self._queue
         bound = head.bound if self._bound is None else self._bound
         if bound and (self._new or self._skip) and not await queue.bound():
-            with _damage(1, "Everything is in the queue"):
+            with self._damage(1, "Everything is in the queue"):
                 await queue.set_bound(bound)
         if head.paused:
             await queue.pause()
@@ -196,12 +196,16 @@ class Intake:
         if not pending:
             return
         self.done = self._first - 1
-        if self._terms is None:
-            await self._if_possible("dead letters", lambda: self._bury(pending), len(pending))
-            self.done = self._first - 1 + len(pending)
-            return
+        with self._damage():
+            if self._terms is None:
+                await self._if_possible("dead letters", lambda: self._bury(pending), len(pending))
+                self.done = self._first - 1 + len(pending)
+            else:
+                await self._feed(pending, self._terms)
+
+    async def _feed(self, pending: Sequence[Message | DeadLetter[bytes]], terms: dict[str, Any]) -> None:
         before = self._meter.messages
-        feeder = Feeder(self._queue, self._meter, self._convert, timeout=self._timeout, **self._terms)
+        feeder = Feeder(self._queue, self._meter, self._convert, timeout=self._timeout, **terms)
         try:
             await feeder.put([one.raw for one in pending])
         except UnsupportedError as error:
@@ -227,6 +231,16 @@ class Intake:
             self.done += added
             self.counts["dead"] += added
 
+    @contextlib.contextmanager
+    def _damage(self, line: int | None = None, what: str = "Nothing of it was put") -> Iterator[None]:
+        """Name the line with what the queue refuses in the block: the one behind those that are done, or another."""
+        try:
+            yield
+        except ValueError as error:
+            if isinstance(error, PressureError):
+                raise
+            raise _damaged(self.done + 1 if line is None else line, error, what) from None
+
     def _terms_of(self, message: Message) -> dict[str, Any]:
         """Return the terms on which a message is put."""
         assert self._head is not None
@@ -250,12 +264,5 @@ class Intake:
         return message_of(here)(raw) if here.kind == "tasks" else text_of(here._replace(kind="tasks"))(raw)
 
 
-@contextlib.contextmanager
-def _damage(line: int, what: str) -> Iterator[None]:
-    """Name the line whose value the queue has refused."""
-    try:
-        yield
-    except ValueError as error:
-        if isinstance(error, PressureError):
-            raise
-        raise ArchiveError(f"line {line} is damaged: {error}. {what}") from None
+def _damaged(line: int, error: ValueError, what: str = "Nothing of it was put") -> ArchiveError:
+    return ArchiveError(f"line {line} is damaged: {error}. {what}")

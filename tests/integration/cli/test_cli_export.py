@@ -324,6 +324,15 @@ class TestTrouble:
         error = shop("import", "orders", input=file_of("1", bound=bound), code=1).stderr
         assert error.startswith(b"apressure: line 1 is damaged: ")
 
+    @pytest.mark.parametrize("wrong", [{"id": "\ud800"}, {"id": "i" * 2000}, {"key": "\ud800"}])
+    def test_what_the_queue_refuses_is_named_with_its_line(self, shop: Shop, wrong: dict[str, str]) -> None:
+        lines = file_of("1", "2", "3").replace(b'"queue"', b'"events"').splitlines(keepends=True)
+        lines[2] = json.dumps({"place": "waiting", "text": "2", **wrong}).encode() + b"\n"
+        error = shop("import", "events:orders", input=b"".join(lines), code=1).stderr
+        assert error.startswith(b"apressure: line 3 is damaged: ")
+        assert error.endswith(b"; 2 lines are done: go on with --skip 2\n")
+        assert shop.of("events:orders", lambda queue: queue.qsize()) == 1
+
     def test_what_a_kind_cannot_keep_is_refused_with_its_line(self, shop: Shop) -> None:
         async def fill_keyed(queue: Any) -> None:
             await queue.put(b"0")
