@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from typing import Any, Final, Generic, Self, TypeVar
 
 __all__ = [
@@ -128,6 +129,14 @@ def decode(data: bytes, attempt: int) -> Failure:
         kind, message = b"", data
     texts = [_line(part.decode(errors="replace"), MOST_BYTES).decode() for part in (kind, message)]
     return Failure(texts[0], texts[1], attempt)
+
+
+def moment_of(letter: DeadLetter[Any]) -> datetime | None:
+    """Return when it became a dead letter; None where that is unknown, or another program wrote what is no time."""
+    try:
+        return None if letter.when is None else datetime.fromtimestamp(letter.when, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def chosen_by(ids: Any) -> tuple[dict[str, None], list[DeadLetter[Any]]]:

@@ -25,27 +25,30 @@ class _Named(Protocol):
     name: str
 
 
-def with_deadline(*, reads: bool = False) -> Callable[[F], F]:
+def with_deadline(*, reads: bool = False, done: str = "put") -> Callable[[F], F]:
     """Return a decorator that does what `deadline=` of a queue's method asks for. The method itself ignores it.
 
     `put` and `get` call `within` themselves: each frame between them and the socket costs an item.
 
     Args:
         reads: The method changes nothing.
+        done: What it does with items, for the error: they "were put".
     """
 
     def decorated(method: F) -> F:
         @functools.wraps(method)
         async def call(self: _Named, /, *args: Any, deadline: float | None = None, **kwargs: Any) -> Any:
             operation = method(self, *args, **kwargs)
-            return await (operation if deadline is None else within(deadline, self.name, operation, reads))
+            return await (operation if deadline is None else within(deadline, self.name, operation, reads, done))
 
         return call  # type: ignore[return-value]
 
     return decorated
 
 
-async def within(seconds: float, name: str, operation: Coroutine[Any, Any, T], reads: bool = False) -> T:
+async def within(
+    seconds: float, name: str, operation: Coroutine[Any, Any, T], reads: bool = False, done: str = "put"
+) -> T:
     """Run an operation in this task, with a deadline.
 
     Args:
@@ -53,6 +56,7 @@ async def within(seconds: float, name: str, operation: Coroutine[Any, Any, T], r
         name: The queue's name, for the error.
         operation: The operation.
         reads: The operation changes nothing.
+        done: What it does with items, for the error.
 
     Raises:
         DeadlineError: The deadline passed. DeadlineOutcomeUnknownError: The operation may have been carried out.
@@ -67,7 +71,7 @@ async def within(seconds: float, name: str, operation: Coroutine[Any, Any, T], r
         raise
     if seconds == 0:
         operation.close()
-        raise _passed(seconds, name, Deadline(0.0), reads)
+        raise _passed(seconds, name, Deadline(0.0), reads, done)
     at = asyncio.get_running_loop().time() + seconds
     outer = current_deadline.get()
     mine = Deadline(at if outer is None else min(at, outer.at))
@@ -78,13 +82,13 @@ async def within(seconds: float, name: str, operation: Coroutine[Any, Any, T], r
     except TimeoutError as error:
         if isinstance(error, PressureError) or not scope.expired():
             raise
-        raise _passed(seconds, name, mine, reads) from None
+        raise _passed(seconds, name, mine, reads, done) from None
     finally:
         current_deadline.reset(token)
         mine.at = math.inf  # tasks that the operation has started may still see it
 
 
-def _passed(seconds: float, name: str, limited: Deadline, reads: bool) -> DeadlineError:
+def _passed(seconds: float, name: str, limited: Deadline, reads: bool, done: str) -> DeadlineError:
     what = f"the operation on the queue {name!r} did not end within its deadline of {seconds:g} s"
     error: DeadlineError
     if reads:
@@ -95,7 +99,7 @@ def _passed(seconds: float, name: str, limited: Deadline, reads: bool) -> Deadli
             name=name,
         )
     else:
-        rest = f"{limited.accepted} items were put, and no more" if limited.accepted else "nothing was done"
+        rest = f"{limited.accepted} items were {done}, and no more" if limited.accepted else "nothing was done"
         error = DeadlineError(f"{what}: {rest}. Repeating it is safe", name=name)
     error.accepted = limited.accepted
     return error

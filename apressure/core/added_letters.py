@@ -11,8 +11,11 @@ from apressure.dead_letters import DeadLetter, encoded
 T = TypeVar("T")
 
 _MOST_ATTEMPTS: Final = 999_999_999
-_LATEST: Final = 10**12
-"""Seconds since 1970."""
+_LATEST: Final = 10**10 - 1
+"""Seconds since 1970. It is in the year 2286: displays can show it, and a file of FileQueue has digits for it."""
+
+_LONGEST_ID: Final = 1024
+"""Bytes, as of the ids of events."""
 
 
 class Added(NamedTuple):
@@ -39,13 +42,14 @@ class Added(NamedTuple):
         """Return what is added for a dead letter of any queue, checked."""
         if not isinstance(letter, DeadLetter):
             raise TypeError(f"add_dead_letters takes DeadLetters, not {type(letter).__name__}")
+        validation.encoded(letter.id, "the id of a dead letter", _LONGEST_ID)
         if not isinstance(letter.raw, bytes):
             raise TypeError(f"the raw of a dead letter must be bytes, not {type(letter.raw).__name__}")
         if letter.attempts is not None:
             validation.whole(letter.attempts, "attempts of a dead letter", 0, _MOST_ATTEMPTS)
         when = time.time() if letter.when is None else letter.when
-        if not 0 <= when < _LATEST:
-            raise ValueError(f"when of a dead letter must be in seconds since 1970, not {when}")
+        if not 0 <= when <= _LATEST:
+            raise ValueError(f"when of a dead letter must be in seconds since 1970, up to {_LATEST}, not {when}")
         attempt = 0 if letter.error is None else letter.error.attempt
         validation.whole(attempt, "attempt of a failure", 0, _MOST_ATTEMPTS)
         error = b"" if letter.error is None else encoded(letter.error)

@@ -112,7 +112,7 @@ class Letters(Administration, Generic[T]):
         """
         return await self._find(search, cursor, look)
 
-    @with_deadline()
+    @with_deadline(done="deleted")
     async def discard(
         self,
         ids: Iterable[str | DeadLetter[Any]],
@@ -146,7 +146,7 @@ class Letters(Administration, Generic[T]):
         """
         return await self._discard(ids, timeout)
 
-    @with_deadline()
+    @with_deadline(done="moved")
     async def requeue(
         self,
         max_items: int | None = None,
@@ -184,7 +184,7 @@ class Letters(Administration, Generic[T]):
         """
         return await self._requeue(max_items, timeout, ids)
 
-    @with_deadline()
+    @with_deadline(done="added")
     async def add_dead_letters(self, letters: Iterable[DeadLetter[Any]], *, deadline: float | None = None) -> int:
         """Add dead letters with the reasons that they have, such as those of another queue that moves here.
 

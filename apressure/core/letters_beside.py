@@ -51,7 +51,7 @@ class LettersBeside(Letters[T], Generic[T]):
         """
         return await self._dead_letters(limit, source)
 
-    @with_deadline()
+    @with_deadline(done="moved")
     async def requeue(
         self,
         max_items: int | None = None,
@@ -134,7 +134,7 @@ class LettersBeside(Letters[T], Generic[T]):
         """
         return await self._find(search, cursor, look, source)
 
-    @with_deadline()
+    @with_deadline(done="deleted")
     async def discard(
         self,
         ids: Iterable[str | DeadLetter[Any]],

@@ -65,7 +65,10 @@ class Promoting(Administration):
         if ids is not None:
             if max_items is not None:
                 raise ValueError("give either max_items= or ids=: the ids say how many")
-            names = [*chosen_by(ids)[0]]
+            chosen, letters = chosen_by(ids)
+            if letters:
+                raise TypeError("promote takes the ids of delayed messages, not dead letters: requeue moves these back")
+            names = [*chosen]
         self.check()
         if ids is not None:
             promoted = 0

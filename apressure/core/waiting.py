@@ -157,7 +157,10 @@ class Waits(ABC):
                 if remaining is not None and remaining <= 0:
                     self.drop(answer)
                     raise answer.error(name)
-                if for_room is None and answer.reason in FOR_ROOM:
+                if answer.reason not in FOR_ROOM:
+                    if for_room is not None:
+                        for_room.ended, for_room = True, None
+                elif for_room is None:
                     for_room = WaitForRoom(loop.time())
                     self.backpressure.note(for_room)
                 parked = park(answer, noted)

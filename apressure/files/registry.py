@@ -7,10 +7,8 @@ process that is killed meanwhile leaves a damaged file: then all register again 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -23,7 +21,7 @@ from apressure.files.storage import names
 from apressure.files.storage.directory import Directory
 from apressure.files.storage.place import READ, opened
 from apressure.files.storage.store import Steps
-from apressure.files.storage.writing import lock_surely
+from apressure.files.storage.writing import lock_patiently
 
 _MOST_BYTES: Final = 16 * 1024 * 1024
 """The largest file that is read."""
@@ -80,7 +78,7 @@ class FileRegistry(Steps):
 def _change(directory: Directory, change: Callable[..., int], *arguments: Any) -> int:
     """Change the registrations."""
     with directory.errors("register at"), opened(names.WORKERS, _WRITE, directory.fileno()) as fd:
-        _lock(directory, fd)
+        lock_patiently(fd, directory.name, "workers", _PATIENCE)
         before = _registrations(fd)
         kept = dict(before)
         answer = change(kept, *arguments)
@@ -96,7 +94,7 @@ def _read(directory: Directory) -> Kept:
     with directory.errors("read the workers of"):
         try:
             with opened(names.WORKERS, READ, directory.fileno()) as fd:
-                _lock(directory, fd)
+                lock_patiently(fd, directory.name, "workers", _PATIENCE)
                 return _registrations(fd)
         except FileNotFoundError:
             return {}
@@ -109,16 +107,3 @@ def _registrations(fd: int) -> Kept:
         return {name.encode("latin-1"): value.encode("latin-1") for name, value in found.items()}
     except (ValueError, AttributeError, RecursionError):
         return {}
-
-
-def _lock(directory: Directory, fd: int) -> None:
-    """Lock the file until it is closed. A killed process loses the lock."""
-    until = time.monotonic() + _PATIENCE
-    while not lock_surely(fd):
-        if time.monotonic() > until:
-            raise StorageError(
-                f"another process holds the lock of the workers of the queue {directory.name!r}: is it stopped?",
-                name=directory.name,
-                errno=errno.EAGAIN,
-            )
-        time.sleep(0.005)

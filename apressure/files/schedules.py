@@ -17,7 +17,6 @@ import contextlib
 import errno
 import json
 import os
-import time
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -30,7 +29,7 @@ from apressure.files.storage.directory import Directory
 from apressure.files.storage.messages import contents
 from apressure.files.storage.place import CREATE, READ, opened
 from apressure.files.storage.store import Operation, Steps, Store
-from apressure.files.storage.writing import lock_surely
+from apressure.files.storage.writing import lock_patiently
 
 _MOST_BYTES: Final = 64 * 1024 * 1024
 """The largest file of records that is read."""
@@ -187,16 +186,7 @@ def _write(directory: Directory, filename: str, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _locked(directory: Directory) -> Iterator[None]:
-    """Hold the lock of the schedules. A killed process loses it."""
+    """Hold the lock of the schedules."""
     with opened(names.SCHEDULES_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, directory.fileno()) as fd:
-        until = time.monotonic() + _PATIENCE
-        while not lock_surely(fd):
-            if time.monotonic() > until:
-                raise StorageError(
-                    f"another process holds the lock of the schedules of the queue {directory.name!r} for more than "
-                    f"{_PATIENCE:g} seconds: is it stopped?",
-                    name=directory.name,
-                    errno=errno.EAGAIN,
-                )
-            time.sleep(0.005)
+        lock_patiently(fd, directory.name, "schedules", _PATIENCE)
         yield

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.protocols import Delivery, Observer, Source
+from apressure.service import handlers
 from apressure.service.serve import HandlerOptions
 from apressure.service.serve import serve as serve_with_asyncio
 from apressure.service.service import Served
 from apressure.service.threads import asynchronous, in_threads
+from apressure.sync.blocks import Consumer
 from apressure.sync.queue import Opening
 
 T = TypeVar("T")
@@ -67,6 +69,9 @@ def serve(handler: Callable[[Any], object], queue: Any, *, concurrency: int = 1,
     """
     if asynchronous(handler):
         raise TypeError("apressure.sync.serve calls a plain function: write `def`, or await apressure.serve")
+    handlers.check_blocking(handler)
+    if isinstance(queue, Iterator) and not isinstance(queue, (Opening, Consumer)):  # these would take items
+        queue = [*queue]
     for one in queue if isinstance(queue, (list, tuple)) else [queue]:
         if isinstance(one, Opening):
             raise TypeError(

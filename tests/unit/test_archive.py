@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from datetime import UTC, datetime
@@ -49,6 +50,11 @@ def test_a_dead_letter_is_read_as_it_was_written(raw: bytes, error: Failure | No
         assert archive.read(archive.letter(letter)) == letter
 
 
+def test_a_dead_letter_with_a_time_that_cannot_be_shown_is_written_without_it() -> None:
+    letter = DeadLetter("a", b"1", 1, None, 3e11, bytes)
+    assert archive.read(archive.letter(letter)) == dataclasses.replace(letter, when=None)
+
+
 @pytest.mark.parametrize(
     "limits",
     [
@@ -75,6 +81,8 @@ def test_the_last_line_is_one() -> None:
     assert isinstance(archive.read(archive.end({"waiting": 3})), End)
 
 
+PLANNED = {"schedule": "s", "text": "a", "timezone": "UTC", "missed": "one", "paused": False}
+HEAD = {"apressure": 1, "kind": "queue", "bound": 0, "closed": False, "paused": False}
 GOOD = [
     archive.message("waiting", browsed(b"\xff")),
     archive.letter(DeadLetter("a", b"1", 5, Failure("E", "m", 1), 1.5, bytes)),
@@ -99,6 +107,11 @@ GOOD = [
         b'{"place": "dead", "id": "a", "text": "a", "attempts": true}',
         b'{"place": "dead", "id": "a", "text": "a", "error": "why"}',
         b'{"schedule": "s", "text": "a"}',
+        b'{"place": "dead", "id": "", "text": "a"}',
+        b'{"place": "dead", "id": "\\ud800", "text": "a"}',
+        b'{"place": "dead", "id": "a", "text": "a", "when": "9999-12-31T00:00:00+00:00"}',
+        *(json.dumps({**PLANNED, "when": when}).encode() for when in (True, float("nan"), float("inf"), 10**400)),
+        *(json.dumps({**HEAD, "rate": {"count": 1, "per": per}}).encode() for per in (True, 10**400)),
         b'{"apressure": 2}',
         b'{"apressure": 1, "kind": "topic", "bound": 0, "closed": false, "paused": false}',
         b'{"apressure": 1, "kind": "queue", "bound": "0", "closed": false, "paused": false}',

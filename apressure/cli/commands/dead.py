@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -14,7 +13,7 @@ from apressure.cli.exits import UsageError
 from apressure.cli.letters import Error, Ids, Since, Text, Until, search_of
 from apressure.cli.options import Address, Common, check_source, complain, option
 from apressure.cli.show import print_json, print_rows, printable, start_of
-from apressure.dead_letters import MOST_BYTES
+from apressure.dead_letters import MOST_BYTES, moment_of
 from apressure.exceptions import QueueDoesNotExistError
 from apressure.monitor.finding import Finder, bare_name
 from apressure.queue_addresses import Kind, QueueAddress
@@ -163,6 +162,5 @@ def cells(letter: DeadLetter[bytes]) -> tuple[str, ...]:
 
 
 def _time(letter: DeadLetter[bytes]) -> str | None:
-    if letter.when is None:
-        return None
-    return datetime.fromtimestamp(letter.when, UTC).isoformat(timespec="milliseconds")
+    moment = moment_of(letter)
+    return None if moment is None else moment.isoformat(timespec="milliseconds")

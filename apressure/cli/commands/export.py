@@ -13,6 +13,7 @@ from apressure.cli.show import printable
 from apressure.cli.streams import archive
 from apressure.cli.streams.meter import Meter, is_shown
 from apressure.cli.streams.pipes import Output
+from apressure.core.statistics import BoundedStatistics
 from apressure.exceptions import PressureError
 
 ORDER: Final = ("in_flight", "waiting", "parked", "delayed")
@@ -38,7 +39,7 @@ async def export(common: Common, queue: Address, progress: Progress = None) -> N
             await must_exist(opened)
             found = await opened.statistics()
             meter.expect(found.in_flight + found.length + found.delayed)
-            writer = _Writer(opened, output, meter)
+            writer = Writer(opened, output, meter, found)
             await output.write(archive.head(address, found))
             await writer.write_all()
     counts = writer.counts
@@ -59,35 +60,41 @@ async def export(common: Common, queue: Address, progress: Progress = None) -> N
         raise UnreadableError(f"{writer.unreadable} messages could not be read, and are not in the file")
 
 
-class _Writer:
+class Writer:
     """Writes the lines of a queue behind the first one.
+
+    Args:
+        queue: The queue.
+        output: Where they go.
+        meter: Counts the messages.
+        found: What the queue had in it before.
 
     Attributes:
         counts: How many lines there are of each sort.
-        changed: Messages came or went meanwhile.
+        changed: Messages came or went meanwhile, or from one place to another.
         unreadable: How many messages could not be read.
     """
 
-    def __init__(self, queue: Any, output: Output, meter: Meter) -> None:
+    def __init__(self, queue: Any, output: Output, meter: Meter, found: BoundedStatistics) -> None:
         self.counts = Counter(dict.fromkeys((*ORDER, "dead", "schedules"), 0))
         self.changed = False
         self.unreadable = 0
         self._queue = queue
         self._output = output
         self._meter = meter
+        self._found = found
+        self._seen: Counter[str] = Counter()
+        self._ids: set[str] = set()
 
     async def write_all(self) -> None:
         for planned in await self._queue.schedules():
             await self._write("schedules", archive.schedule(planned))
         for place in ORDER:
             await self._write_place(place)
-        for letter in await self._queue.dead_letters(None):
-            try:
-                letter.item  # noqa: B018 (raises why it cannot be read)
-            except PressureError as error:
-                self._leave_out(str(error))
-            else:
-                await self._write("dead", archive.letter(letter))
+        await self._write_dead()
+        seen = self._seen["in_flight"], self._seen["waiting"] + self._seen["parked"], self._seen["delayed"]
+        for found in (self._found, await self._queue.statistics()):
+            self.changed |= seen != (found.in_flight, found.length, found.delayed)
         await self._output.write(archive.end(self.counts))
 
     async def _write_place(self, place: str) -> None:
@@ -97,11 +104,33 @@ class _Writer:
             expected = page.total if expected is None else expected
             seen += len(page.messages)
             for message in page.messages:
-                if message.error:
+                if message.id in self._ids:  # it was taken or given back between two pages
+                    self.changed = True
+                elif message.error:
                     self._leave_out(message.error)
                 else:
                     await self._write(place, archive.message(place, message))
                     self._meter.add(1, message.size)
+                    if message.id is not None:
+                        self._ids.add(message.id)
+            if (cursor := page.cursor) is None:
+                self.changed |= seen != expected
+                self._seen[place] = seen
+                return
+
+    async def _write_dead(self) -> None:
+        cursor, expected, seen = None, None, 0
+        while True:
+            page = await self._queue.find_dead_letters(cursor=cursor, look=_PAGE)
+            expected = page.total if expected is None else expected
+            seen += page.looked
+            for letter in page.letters:
+                try:
+                    letter.item  # noqa: B018 (raises why it cannot be read)
+                except PressureError as error:
+                    self._leave_out(str(error))
+                else:
+                    await self._write("dead", archive.letter(letter))
             if (cursor := page.cursor) is None:
                 self.changed |= seen != expected
                 return

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json as jsons
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import UnionType
 from typing import Any, Final, NamedTuple
 
 from apressure.core.added_letters import Added
@@ -17,7 +20,7 @@ from apressure.core.browsing import PLACES, BrowsedMessage
 from apressure.core.limits import KeyLimit, Limits, Rate
 from apressure.core.occasions import Schedule
 from apressure.core.statistics import BoundedStatistics
-from apressure.dead_letters import DeadLetter, Failure
+from apressure.dead_letters import DeadLetter, Failure, moment_of
 from apressure.exceptions import PressureError
 from apressure.queue_addresses import KINDS, QueueAddress
 
@@ -97,7 +100,8 @@ def letter(found: DeadLetter[bytes]) -> bytes:
     """Return the line of a dead letter."""
     error = found.error
     told = error and {"type": error.type, "message": error.message, "attempt": error.attempt}
-    when = None if found.when is None else datetime.fromtimestamp(found.when, UTC).isoformat()
+    moment = moment_of(found)
+    when = moment and moment.isoformat()
     return line(
         {"place": "dead", "id": found.id, "attempts": found.attempts, "error": told, "when": when, **_body(found.raw)}
     )
@@ -146,10 +150,12 @@ def _head(entry: dict[str, Any]) -> Head:
         concurrency=_get(entry, "concurrency", int),
         key=key and KeyLimit(_get(key, "at_most", int), _get(key, "pointer", str), _need(key, "fair", bool)),
     )
-    kind = _need(entry, "kind", str)
+    kind, bound = _need(entry, "kind", str), _need(entry, "bound", int)
     if kind not in KINDS:
         raise ArchiveError("`kind` is unknown")
-    return Head(kind, _need(entry, "bound", int), _need(entry, "closed", bool), _need(entry, "paused", bool), limits)
+    if bound < 0:
+        raise ArchiveError("`bound` is a wrong value")
+    return Head(kind, bound, _need(entry, "closed", bool), _need(entry, "paused", bool), limits)
 
 
 def _schedule(entry: dict[str, Any]) -> Schedule:
@@ -195,7 +201,7 @@ def _raw(entry: dict[str, Any]) -> bytes:
         raise ArchiveError(f"`{'base64' if text is None else 'text'}` cannot be read") from None
 
 
-def _get(entry: dict[str, Any], name: str, kind: type[Any]) -> Any:
+def _get(entry: dict[str, Any], name: str, kind: type[Any] | UnionType) -> Any:
     """Return a field of a kind; None if it is missing."""
     value = entry.get(name)
     if value is None or (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
@@ -203,7 +209,7 @@ def _get(entry: dict[str, Any], name: str, kind: type[Any]) -> Any:
     raise ArchiveError(f"`{name}` is a wrong value")
 
 
-def _need(entry: dict[str, Any], name: str, kind: type[Any]) -> Any:
+def _need(entry: dict[str, Any], name: str, kind: type[Any] | UnionType) -> Any:
     value = _get(entry, name, kind)
     if value is None:
         raise ArchiveError(f"`{name}` is missing")
@@ -211,7 +217,11 @@ def _need(entry: dict[str, Any], name: str, kind: type[Any]) -> Any:
 
 
 def _number(entry: dict[str, Any], name: str) -> float:
-    return float(entry[name]) if isinstance(entry.get(name), int) else float(_need(entry, name, float))
+    value = _need(entry, name, int | float)
+    with contextlib.suppress(OverflowError):  # of an int
+        if math.isfinite(value):
+            return float(value)
+    raise ArchiveError(f"`{name}` is a wrong value")
 
 
 def _moment(entry: dict[str, Any], name: str) -> datetime | None:

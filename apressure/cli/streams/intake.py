@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final
 
 from apressure.cli.exits import UsageError
@@ -36,7 +37,8 @@ class Intake:
         address: Its address.
         meter: Counts the messages that were put.
         skip: How many lines are done already.
-        bound: The bound of a new queue; None for that of the file.
+        bound: The bound of a new queue, from the start; None for that of the file, which it gets at the end, since a
+            queue may hold more than its bound: what is in flight, or was given back.
         drop: Leave out what this kind of queue cannot keep.
         timeout: Seconds to wait for room, each time; None to wait for ever.
 
@@ -62,6 +64,7 @@ class Intake:
         self._timeout = timeout
         self._keeps_keys = address.kind in ("events", "tasks") and not is_okq(address.url)
         self._head: Head | None = None
+        self._new = False
         self._ended = False
         self._number = 0
         self._pending: list[Message | DeadLetter[bytes]] = []
@@ -92,8 +95,7 @@ class Intake:
                 f"the input ends behind line {self._number}, without the last line of an export: it was cut short. "
                 "Everything in it is in the queue"
             )
-        if self._head.closed:
-            await self._queue.close(self._timeout)
+        await self._finish(self._head)
 
     async def _take(self, text: bytes) -> None:
         self._number += 1
@@ -101,10 +103,10 @@ class Intake:
             entry = self._read(text)
         except ArchiveError as error:
             await self._put()
-            raise ArchiveError(f"line {self._number} is damaged: {error}. Nothing of it was put") from None
+            raise _damaged(self._number, error) from None
         if isinstance(entry, Head):
             self._head = entry
-            await self._queue.create(entry.bound if self._bound is None else self._bound, exist_ok=True)
+            self._new = await self._queue.create(self._bound or 0, exist_ok=True)
         self._ended = isinstance(entry, End)
         if self._number <= self._skip:
             self.done = self._number
@@ -112,12 +114,8 @@ class Intake:
             await self._gather(entry)
         else:
             await self._put()
-            try:
+            with self._damage():
                 await self._carry_out(entry)
-            except ValueError as error:
-                if isinstance(error, PressureError):
-                    raise
-                raise ArchiveError(f"line {self._number} is damaged: {error}. Nothing of it was put") from None
             self.done = self._number
 
     def _read(self, text: bytes) -> Entry:
@@ -155,8 +153,20 @@ class Intake:
             await self._if_possible("concurrency", lambda: queue.set_concurrency(concurrency))
         if key is not None:
             await self._if_possible("key limit", lambda: queue.set_key(key.pointer, key.at_most, fair=key.fair))
+        if head.paused and not await queue.bound():
+            await queue.pause()
+
+    async def _finish(self, head: Head) -> None:
+        """Set what would keep messages out, or make the queue wait for room that nobody makes."""
+        queue = self._queue
+        bound = head.bound if self._bound is None else self._bound
+        if bound and (self._new or self._skip) and not await queue.bound():
+            with self._damage(1, "Everything is in the queue"):
+                await queue.set_bound(bound)
         if head.paused:
             await queue.pause()
+        if head.closed:
+            await queue.close(self._timeout)
 
     async def _plan(self, planned: Schedule) -> None:
         item = self._convert(planned.raw)
@@ -186,12 +196,16 @@ class Intake:
         if not pending:
             return
         self.done = self._first - 1
-        if self._terms is None:
-            await self._if_possible("dead letters", lambda: self._bury(pending), len(pending))
-            self.done = self._first - 1 + len(pending)
-            return
+        with self._damage():
+            if self._terms is None:
+                await self._if_possible("dead letters", lambda: self._bury(pending), len(pending))
+                self.done = self._first - 1 + len(pending)
+            else:
+                await self._feed(pending, self._terms)
+
+    async def _feed(self, pending: Sequence[Message | DeadLetter[bytes]], terms: dict[str, Any]) -> None:
         before = self._meter.messages
-        feeder = Feeder(self._queue, self._meter, self._convert, timeout=self._timeout, **self._terms)
+        feeder = Feeder(self._queue, self._meter, self._convert, timeout=self._timeout, **terms)
         try:
             await feeder.put([one.raw for one in pending])
         except UnsupportedError as error:
@@ -217,6 +231,16 @@ class Intake:
             self.done += added
             self.counts["dead"] += added
 
+    @contextlib.contextmanager
+    def _damage(self, line: int | None = None, what: str = "Nothing of it was put") -> Iterator[None]:
+        """Name the line with what the queue refuses in the block: the one behind those that are done, or another."""
+        try:
+            yield
+        except ValueError as error:
+            if isinstance(error, PressureError):
+                raise
+            raise _damaged(self.done + 1 if line is None else line, error, what) from None
+
     def _terms_of(self, message: Message) -> dict[str, Any]:
         """Return the terms on which a message is put."""
         assert self._head is not None
@@ -238,3 +262,7 @@ class Intake:
         if (self._head.kind == "tasks") is (here.kind == "tasks"):
             return raw
         return message_of(here)(raw) if here.kind == "tasks" else text_of(here._replace(kind="tasks"))(raw)
+
+
+def _damaged(line: int, error: ValueError, what: str = "Nothing of it was put") -> ArchiveError:
+    return ArchiveError(f"line {line} is damaged: {error}. {what}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import secrets
 from pathlib import Path
@@ -17,9 +16,11 @@ from typing import Final
 from apressure.exceptions import StorageError
 from apressure.files.storage import names
 from apressure.files.storage.place import CREATE, MODE, Place, opened
-from apressure.files.storage.writing import lock
+from apressure.files.storage.writing import lock, lock_patiently
 
 _OPEN: Final = os.O_DIRECTORY | os.O_NOFOLLOW
+_PATIENCE: Final = 5.0
+"""Seconds to wait for the lock, which others hold while they delete the queue or change its bound."""
 _ROUNDS: Final = 100
 """How often to delete what publishers wrote during the previous round."""
 
@@ -59,15 +60,15 @@ def delete(place: Place) -> None:
 
     Raises:
         QueueDoesNotExistError: It was deleted or moved before.
-        StorageError: The file system refused, or the directory contains something that belongs to no queue.
+        StorageError: The file system refused, another process holds the lock for long, or the directory contains
+            something that belongs to no queue.
     """
     with place.errors("delete"):
         place.check()
         parent = place.path.parent
         _sweep(parent)
         with opened(place.path, _OPEN) as fd:
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(fd, fcntl.LOCK_EX)  # another delete ends first
+            _lock(place, fd)  # another delete ends first
             place.check()
             _refuse_strangers(place, place.path)
             staged = _staged(parent)
@@ -85,13 +86,12 @@ def set_bound(place: Place, bound: int) -> None:
 
     Raises:
         QueueDoesNotExistError: It was deleted or moved before.
-        StorageError: The file system refused.
+        StorageError: The file system refused, or another process holds the lock for long.
     """
     with place.errors("set the bound of"):
         place.check()
         with opened(place.path, _OPEN) as fd:
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(fd, fcntl.LOCK_EX)  # two at a time would remove each other's file
+            _lock(place, fd)  # two at a time would remove each other's file
             place.check()
             with os.scandir(fd) as entries:
                 before = [entry.name for entry in entries if names.BOUND.fullmatch(entry.name)]
@@ -104,6 +104,14 @@ def set_bound(place: Place, bound: int) -> None:
                 os.close(os.open(names.bound_name(bound), CREATE, MODE, dir_fd=fd))
             if place.fsync:
                 os.fsync(fd)
+
+
+def _lock(place: Place, fd: int) -> None:
+    try:
+        lock_patiently(fd, place.name, "directory", _PATIENCE, surely=False)
+    except StorageError:
+        place.check()  # a delete holds it until the last message is deleted
+        raise
 
 
 def _staged(parent: Path) -> Path:

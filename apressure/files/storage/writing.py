@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import os
 import signal
@@ -200,6 +201,32 @@ def lock_surely(fd: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def lock_patiently(fd: int, name: str, what: str, patience: float, *, surely: bool = True) -> None:
+    """Lock a file of a queue until it is closed. A killed process loses the lock.
+
+    Args:
+        fd: The file.
+        name: The queue's name.
+        what: What of the queue the lock is for.
+        patience: Seconds to wait for another process that has the lock.
+        surely: Refuse a file system without locks; see `lock_surely`.
+
+    Raises:
+        StorageError: Another process holds the lock for longer.
+    """
+    take = lock_surely if surely else lock
+    until = time.monotonic() + patience
+    while not take(fd):
+        if time.monotonic() > until:
+            raise StorageError(
+                f"another process holds the lock of the {what} of the queue {name!r} for more than {patience:g} "
+                "seconds: is it stopped? Nothing was changed. Have it go on or end it, and try again",
+                name=name,
+                errno=errno.EAGAIN,
+            )
+        time.sleep(0.005)
 
 
 def _has_died(fd: int, file: os.stat_result, *, ours: bool, local: bool, late: bool) -> bool:

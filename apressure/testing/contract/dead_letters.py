@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from apressure import Backoff, serve
 from apressure.core.searching import DeadLetterPage, DeadLetterSearch
@@ -178,6 +179,13 @@ class AddedLetterContract:
         (found,) = await queue.dead_letters()
         assert (found.raw, found.attempts or 0, found.error) == (b"?", 0, None)
 
+    async def test_the_latest_time_is_kept_with_the_rest(self, open_queue: Opener) -> None:
+        queue = await open_queue()
+        await queue.create()
+        late = dataclasses.replace(letter(b"late", 3, Failure("ValueError", "bad", 2)), when=10.0**10 - 1)
+        await queue.add_dead_letters([late])
+        assert [told(one) for one in await queue.dead_letters()] == [told(late)]
+
     async def test_a_closed_queue_takes_dead_letters(self, open_queue: Opener) -> None:
         queue = await open_queue()
         await queue.create()
@@ -189,9 +197,15 @@ class AddedLetterContract:
         queue = await open_queue()
         await queue.create()
         good = letter(b"good", 1, None)
-        for bad in (letter(b"bad", -1, None), letter(b"bad", 10**9, None), dataclasses.replace(good, when=-1.0)):
-            await fails(ValueError, queue.add_dead_letters([good, bad]))
-        await fails(TypeError, queue.add_dead_letters([good, b"bad"]))
+        changes: list[dict[str, Any]] = [
+            {"attempts": -1}, {"attempts": 10**9}, {"when": -1.0}, {"when": 1e10}, {"when": math.nan},
+            {"id": ""}, {"id": "\ud800"}, {"id": "i" * 1025},
+        ]  # fmt: skip
+        for change in changes:
+            bad = dataclasses.replace(good, **change)
+            await fails(ValueError, queue.add_dead_letters([*[good] * 1000, bad]))
+        for wrong in (b"bad", dataclasses.replace(good, id=cast("str", 5))):
+            await fails(TypeError, queue.add_dead_letters([*[good] * 1000, wrong]))
         assert await queue.dead_letters() == []
 
     async def test_more_dead_letters_than_one_step_takes_are_added_in_order(self, open_queue: Opener) -> None:

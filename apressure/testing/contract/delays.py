@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from apressure.dead_letters import Failure
+from apressure.dead_letters import DeadLetter, Failure
 from apressure.exceptions import (
     QueueClosedError,
     QueueDoesNotExistError,
@@ -56,6 +56,7 @@ class DelayContract:
         queue = await open_queue()
         await queue.create()
         ids = [await queue.put(item, delay=600) for item in ITEMS[:3]]
+        await fails(TypeError, queue.promote(ids=[DeadLetter("a", b"", None, None, None, bytes)]))
         if ids[0] is None:
             await fails(UnsupportedError, queue.promote(ids=["none"]))
             return

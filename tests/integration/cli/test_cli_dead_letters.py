@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
+import redis
 
 from apressure import AsyncQueue, EventQueue, QueueEmptyError
 from apressure.dead_letters import UNKNOWN
@@ -131,6 +132,22 @@ def test_dead_shows_why(cli: Commands) -> None:
     moved = json.loads(cli("requeue", "orders", "--id", name, "--json").stdout)
     assert moved == {"name": "orders", "from": "orders:dead", "requeued": 1, "not_found": []}
     cli("requeue", "orders", "--id", name, "--max", "1", code=2)
+    cli.delete("orders")
+    cli.delete("orders:dead")
+
+
+def test_a_time_that_no_calendar_has_is_left_out(cli: Commands) -> None:
+    cli.create("orders")
+    asyncio.run(_die(cli.url))
+    reasons = "apressure:__pressure__:orders:dead:reasons"
+    with redis.Redis.from_url(cli.url) as db:
+        for field in db.hkeys(reasons):
+            db.hset(reasons, field, b"300000000000000:1:1:E\tm")  # another program
+    assert [line.split("\t")[1:4] for line in cli("dead", "orders").stdout.decode().splitlines()] == [
+        ["-", "1", "E: m"], ["-", "1", "E: m"],
+    ]  # fmt: skip
+    assert [one["when"] for one in json.loads(cli("dead", "orders", "--json").stdout)] == [None, None]
+    assert cli("export", "orders").stdout.count(b'"place": "dead"') == 2
     cli.delete("orders")
     cli.delete("orders:dead")
 

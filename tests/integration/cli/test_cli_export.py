@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import re
 import shlex
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +18,9 @@ import pytest
 import redis
 
 from apressure import DeadLetter, open_queue
+from apressure.cli.commands.export import Writer
+from apressure.cli.streams.meter import Meter
+from apressure.cli.streams.pipes import Output
 from apressure.concurrency.loop_thread import LoopThread
 from apressure.dead_letters import Failure
 from tests.integration.commands import Commands, ended, feed, wait_until
@@ -161,6 +166,61 @@ class TestContract:
         ]  # fmt: skip
         assert lines[-1]["end"]["in_flight"] == 1
         assert errors.startswith(b"apressure: 1 of the messages are in flight: ")
+        assert errors.count(b"\n") == 1  # it did not change
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_dead_letters_are_read_in_pages(self, shop: Shop, kind: str) -> None:
+        address = shop.address(kind)
+        letters = [dataclasses.replace(LETTERS[0], id=f"d{n}", raw=b"%d" % n) for n in range(2500)]
+
+        async def bury(queue: Any) -> None:
+            await queue.create()
+            await queue.add_dead_letters(letters)
+
+        shop.of(address, bury)
+        result = shop("export", address)
+        lines = [json.loads(line) for line in result.stdout.splitlines()]
+        assert [line["text"] for line in lines[1:-1]] == [str(n) for n in range(2500)]
+        assert (lines[-1]["end"]["dead"], result.stderr) == (2500, b"")
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_paused_queue_with_more_than_its_bound_comes_back(self, shop: Shop, kind: str) -> None:
+        async def overfill(queue: Any) -> None:
+            await queue.create(bound=2)
+            await queue.put_many([b"1", b"2"])
+            deliveries = await queue.receive_many(2, timeout=10)
+            if kind != "files":  # there, what is in flight counts
+                await queue.put_many([b"3", b"4"], timeout=10)
+            await queue.pause()
+            for delivery in deliveries:
+                await delivery.nack()
+
+        async def settings(queue: Any) -> tuple[int, int, bool]:
+            found = await queue.statistics()
+            return found.length, found.bound, found.paused
+
+        source, target = shop.address(kind), shop.address(kind, "new")
+        shop.of(source, overfill)
+        file = shop("export", source).stdout
+        shop("import", target, "--timeout", "0", input=file)
+        assert shop.of(target, settings) == shop.of(source, settings) == (2 if kind == "files" else 4, 2, True)
+
+    def test_settings_come_back_after_an_interruption(self, shop: Shop) -> None:
+        async def settings(queue: Any) -> tuple[int, bool]:
+            return await queue.bound(), (await queue.statistics()).paused
+
+        head, *rest = file_of("1", "2", "3", bound=2).splitlines(keepends=True)
+        head = head.replace(b'"paused": false', b'"paused": true')
+        shop("import", "orders", input=head + rest[0], code=1)
+        assert shop.of("orders", settings) == (0, True)
+        shop("import", "orders", "--skip", "2", input=b"".join([head, *rest]))
+        assert shop.of("orders", settings) == (2, True)
+        shop("create", "bounded", "--bound", "5")
+        shop("import", "bounded", input=b"".join([head, *rest]))
+        assert shop.of("bounded", settings) == (5, True)
+        shop("create", "small", "--bound", "1")
+        shop("import", "small", "--timeout", "0", input=b"".join([head, *rest]), code=6)
+        assert shop.of("small", settings) == (1, False)  # those who make room may still take
 
     def test_a_closed_queue_is_closed_again(self, shop: Shop) -> None:
         async def fill_and_close(queue: Any) -> None:
@@ -225,8 +285,8 @@ class TestTrouble:
         assert shop.empty("orders") == [b"1", b"2", b"3", b"1", b"2"]
 
     def test_a_full_queue_says_where_to_go_on(self, shop: Shop) -> None:
-        file = file_of("1", "2", "3", "4", "5", bound=2)
-        error = shop("import", "orders", "--timeout", "0.1", input=file, code=6).stderr
+        file = file_of("1", "2", "3", "4", "5")
+        error = shop("import", "orders", "--bound", "2", "--timeout", "0.1", input=file, code=6).stderr
         assert b"is full" in error
         assert error.endswith(b"; 3 lines are done: go on with --skip 3\n")
         told = json.loads(
@@ -240,8 +300,8 @@ class TestTrouble:
         assert shop.empty("orders") == [b"5"]
 
     def test_an_interrupted_import_says_where_to_go_on(self, shop: Shop) -> None:
-        file = file_of(*map(str, range(2000)), bound=1500)
-        with shop.running("import", "orders", stdin=subprocess.PIPE) as process:
+        file = file_of(*map(str, range(2000)))
+        with shop.running("import", "orders", "--bound", "1500", stdin=subprocess.PIPE) as process:
             feed(process, file)
             wait_until(lambda: shop.of("orders", lambda queue: queue.exists()))
             wait_until(lambda: shop.stat("orders").length == 1500)
@@ -258,6 +318,20 @@ class TestTrouble:
     def test_a_bound_of_the_users_is_that_of_a_new_queue(self, shop: Shop) -> None:
         shop("import", "orders", "--bound", "7", input=file_of("1", "2", "3", bound=2))
         assert shop.of("orders", lambda queue: queue.bound()) == 7
+
+    @pytest.mark.parametrize("bound", [-1, 10**16])
+    def test_a_wrong_bound_is_damage_of_the_first_line(self, shop: Shop, bound: int) -> None:
+        error = shop("import", "orders", input=file_of("1", bound=bound), code=1).stderr
+        assert error.startswith(b"apressure: line 1 is damaged: ")
+
+    @pytest.mark.parametrize("wrong", [{"id": "\ud800"}, {"id": "i" * 2000}, {"key": "\ud800"}])
+    def test_what_the_queue_refuses_is_named_with_its_line(self, shop: Shop, wrong: dict[str, str]) -> None:
+        lines = file_of("1", "2", "3").replace(b'"queue"', b'"events"').splitlines(keepends=True)
+        lines[2] = json.dumps({"place": "waiting", "text": "2", **wrong}).encode() + b"\n"
+        error = shop("import", "events:orders", input=b"".join(lines), code=1).stderr
+        assert error.startswith(b"apressure: line 3 is damaged: ")
+        assert error.endswith(b"; 2 lines are done: go on with --skip 2\n")
+        assert shop.of("events:orders", lambda queue: queue.qsize()) == 1
 
     def test_what_a_kind_cannot_keep_is_refused_with_its_line(self, shop: Shop) -> None:
         async def fill_keyed(queue: Any) -> None:
@@ -301,6 +375,92 @@ class TestTrouble:
         error = shop("import", "events:new", input=file, code=4).stderr
         assert error.endswith(b"; 1 lines are done: go on with --skip 1\n")
         assert shop.of("events:new", lambda queue: queue.qsize()) == 2
+
+
+class Kept(Output):
+    """Keeps the lines in memory."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+
+    async def write(self, data: bytes) -> None:
+        self.lines.append(data)
+
+
+class Between:
+    """A queue with something that happens before each page of what waits, and behind it."""
+
+    def __init__(self, queue: Any, before: Callable[[], Awaitable[Any]], behind: Callable[[], Awaitable[Any]]) -> None:
+        self._queue = queue
+        self._before = before
+        self._behind = behind
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+    async def browse(self, place: str, **options: Any) -> Any:
+        if place != "waiting":
+            return await self._queue.browse(place, **options)
+        await self._before()
+        page = await self._queue.browse(place, **options)
+        await self._behind()
+        return page
+
+
+class TestAChangingQueue:
+    """What moves while `export` reads page by page."""
+
+    def exported_with(
+        self, shop: Shop, kind: str, moves: Callable[[Any, list[Any]], Any], taken: int
+    ) -> tuple[Counter[str], bool]:
+        async def export(queue: Any) -> tuple[Counter[str], bool]:
+            await queue.create()
+            await queue.put_many([b"1", b"2"])
+            deliveries = await queue.receive_many(2, timeout=10) if taken else []
+            before, behind = moves(queue, deliveries)
+            with Meter("export", shown=False) as meter:
+                writer = Writer(Between(queue, before, behind), Kept(), meter, await queue.statistics())
+                await writer.write_all()
+            for delivery in deliveries:
+                if not delivery.settled:
+                    await delivery.ack()
+            return writer.counts, writer.changed
+
+        return shop.of(shop.address(kind), export)
+
+    @pytest.mark.parametrize("given_back", [False, True])
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_what_is_taken_before_its_page_is_missing_and_that_is_said(
+        self, shop: Shop, kind: str, given_back: bool
+    ) -> None:
+        def moves(queue: Any, deliveries: list[Any]) -> Any:
+            async def take() -> None:
+                deliveries.extend(await queue.receive_many(2, timeout=10))
+
+            async def give_back() -> None:
+                for delivery in deliveries if given_back else ():
+                    await delivery.nack()
+
+            return take, give_back
+
+        counts, changed = self.exported_with(shop, kind, moves, 0)
+        assert (counts["in_flight"], counts["waiting"], changed) == (0, 0, True)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_what_is_given_back_is_written_once_where_it_has_an_id(self, shop: Shop, kind: str) -> None:
+        def moves(queue: Any, deliveries: list[Any]) -> Any:
+            async def give_back() -> None:
+                for delivery in deliveries:
+                    await delivery.nack()
+
+            return give_back, nothing
+
+        counts, changed = self.exported_with(shop, kind, moves, 2)
+        assert (counts["in_flight"], counts["waiting"], changed) == (2, 2 if kind == "queue" else 0, True)
+
+
+async def nothing() -> None:
+    pass
 
 
 class TestByHand:

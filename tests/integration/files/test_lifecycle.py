@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +21,9 @@ from apressure import (
     StorageError,
 )
 from apressure.files.storage import lifecycle
+from apressure.files.storage.place import opened
+from apressure.files.storage.writing import lock_patiently
+from tests.integration.conftest import in_time
 from tests.integration.files.conftest import Make, drain, files, listing
 from tests.integration.files.test_waiting import PATIENCE, parked
 
@@ -76,6 +82,40 @@ async def test_a_bound_that_is_changed_counts_at_once(make: Make) -> None:
     assert sorted(one for one in files(queue) if "bound" in one) == []
     await queue.set_bound(3)
     assert await make().bound() == 3
+
+
+async def test_a_lock_of_the_directory_that_nobody_gives_up_is_a_clear_error(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = make()
+    await queue.create(bound=1)
+    monkeypatch.setattr(lifecycle, "_PATIENCE", 0.05)
+    with opened(queue.path) as fd:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        for change in (queue.set_bound(3), queue.delete()):
+            with pytest.raises(StorageError, match="another process holds the lock of the directory") as raised:
+                await in_time(change)
+            assert raised.value.errno == errno.EAGAIN
+        await queue.put(b"a")  # messages need no lock
+    assert await queue.bound() == 1
+    await queue.set_bound(3)
+    await queue.delete()
+
+
+async def test_a_delete_that_is_under_way_is_seen_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = make()
+    await queue.create(bound=1)
+    monkeypatch.setattr(lifecycle, "_PATIENCE", 0.05)
+    with opened(queue.path) as fd:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+
+        def rename(fd: int, *arguments: Any, **options: Any) -> None:
+            queue.path.rename(queue.path.with_name("deleting"))  # as a delete does
+            lock_patiently(fd, *arguments, **options)
+
+        monkeypatch.setattr(lifecycle, "lock_patiently", rename)
+        with pytest.raises(QueueDoesNotExistError):
+            await in_time(queue.set_bound(3))
 
 
 @pytest.mark.parametrize("name", [".queue-v2-anything", ".queue-v1-bound-many", ".queue-v1-bound-0"])

@@ -66,6 +66,26 @@ def test_functions_run_side_by_side_in_threads_on_every_kind(make: Any) -> None:
         queue.delete()
 
 
+def test_what_is_no_function_is_refused(url: str) -> None:
+    with pytest.raises(TypeError, match="the handler must be a function, not str"):
+        serve("nofunc", AsyncQueue("jobs", url=url))  # type: ignore[call-overload]
+
+
+def test_the_queues_may_come_from_a_generator(url: str) -> None:
+    handled = []
+    for name in ("jobs", "more"):
+        with Queue(AsyncQueue(name, url=url, codec="text")) as queue:
+            queue.create()
+            queue.put(name)
+            queue.close()
+    queues = (AsyncQueue(name, url=url, codec="text") for name in ("jobs", "more"))
+    assert serve(handled.append, queues).handled == 2  # type: ignore[call-overload]
+    assert sorted(handled) == ["jobs", "more"]
+    for name in ("jobs", "more"):
+        with Queue(AsyncQueue(name, url=url)) as queue:
+            queue.delete()
+
+
 def test_what_fails_is_tried_again(url: str) -> None:
     def queue() -> AsyncQueue[str]:
         return AsyncQueue("jobs", url=url, codec="text")

@@ -17,6 +17,7 @@ from apressure import (
     QueueEmptyError,
     QueueFullError,
 )
+from apressure.dead_letters import DeadLetter
 from apressure.embedded import EmbeddedServer
 from apressure.pressure.engine.plain.engine import Plain
 from tests.chaos.support import no_complaints
@@ -155,6 +156,18 @@ async def test_a_deadline_that_passes_while_the_queue_is_full_put_nothing(open_q
     assert await queue.get_many(9) == [b"1", b"2"]
     await fails(DeadlineError, queue.get(deadline=SOON), "nothing was done")
     assert (await queue.statistics()).waiting_receivers == 0
+
+
+async def test_a_deadline_tells_how_many_dead_letters_were_moved(open_queue: Opener, url: str) -> None:
+    queue = await open_queue(bound=2)
+    letters = [DeadLetter(f"{number}", b"%d" % number, 1, None, None, bytes) for number in range(3)]
+    await queue.add_dead_letters(letters)
+    raised = await fails(DeadlineError, queue.requeue(deadline=SOON), "2 items were moved, and no more")
+    assert raised.accepted == 2
+    assert await queue.get_many(9) == [b"0", b"1"]
+    assert await queue.requeue() == 1
+    async with AsyncQueue("jobs:dead", url=url) as dead:
+        await dead.delete()
 
 
 async def test_put_many_of_a_generator_ends_in_time(open_queue: Opener) -> None:
