@@ -140,7 +140,7 @@ def moment_of(letter: DeadLetter[Any]) -> datetime | None:
 
 
 def chosen_by(ids: Any) -> tuple[dict[str, None], list[DeadLetter[Any]]]:
-    """Return the ids of dead letters in order, each once, and the dead letters that were given themselves.
+    """Return the ids of dead letters in order, and the dead letters that were given themselves, each once.
 
     Raises:
         TypeError: They are neither strings nor dead letters.
@@ -148,15 +148,15 @@ def chosen_by(ids: Any) -> tuple[dict[str, None], list[DeadLetter[Any]]]:
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
         raise TypeError("ids must be an iterable of ids, such as [letter.id]")
     names: dict[str, None] = {}
-    letters = []
+    letters: dict[int, DeadLetter[Any]] = {}  # by their identity: several that are equal may be in a queue
     for each in ids:
         if isinstance(each, DeadLetter):
-            letters.append(each)
+            letters[id(each)] = each
         elif isinstance(each, str):
             names[each] = None
         else:
             raise TypeError(f"an id must be a string, not {type(each).__name__}")
-    return names, letters
+    return names, list(letters.values())
 
 
 def _line(text: str, most: int) -> bytes:

@@ -100,4 +100,11 @@ class Chosen(NamedTuple):
     @property
     def names(self) -> list[str]:
         """The ids of all that are chosen, if some are."""
-        return [*(self.ids or ()), *(letter.id for letter in self.letters)]
+        ids = self.ids or {}
+        return [*ids, *(letter.id for letter in self.letters if letter.id not in ids)]
+
+    @property
+    def sought(self) -> dict[str, None]:
+        """The ids that none of the given dead letters has."""
+        given = {letter.id for letter in self.letters}
+        return {one: None for one in self.ids or () if one not in given}

@@ -110,8 +110,8 @@ class Revived(Reviving):
 
 async def by_their_ends(client: Client, chosen: Chosen) -> list[End]:
     """Return the ids of chosen tasks in the order in which they ended; of those that were read, when that was, too."""
-    ended = {task.id: task.updated or 0.0 for task in await load_many(client, map(raw, chosen.ids or ()))}
-    order: list[tuple[float, End]] = [(ended.get(task_id, 0.0), (task_id,)) for task_id in chosen.ids or ()]
+    ended = {task.id: task.updated or 0.0 for task in await load_many(client, map(raw, chosen.sought))}
+    order: list[tuple[float, End]] = [(ended.get(task_id, 0.0), (task_id,)) for task_id in chosen.sought]
     order += [
         (one.when or 0.0, (one.id, b"" if one.when is None else repr(one.when).encode())) for one in chosen.letters
     ]

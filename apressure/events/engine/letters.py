@@ -85,7 +85,7 @@ class Revived(Reviving):
 
     async def choose(self, chosen: Chosen) -> None:
         """Move or delete those instead that were chosen. If several have the same id, it is the oldest one."""
-        missing = dict.fromkeys(chosen.ids or ())
+        missing = chosen.sought
         self._chosen = [(letter.id, letter.kept) for letter in chosen.letters]
         self._discard = chosen.discard
         async for letter in letters(self._steps, self._left):

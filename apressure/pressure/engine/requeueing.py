@@ -173,7 +173,7 @@ async def revival(queue: Access, source: Access, wanted: reviving.Chosen) -> Rev
     """Return what moves or deletes the oldest dead letters, or those that were chosen."""
     if wanted.ids is None:
         return Revival(queue, source, wanted.most)
-    ids, found = {*wanted.ids}, list(wanted.letters)
+    ids, found = {*wanted.ids}, [letter for letter in wanted.letters if letter.id not in wanted.ids]
     unique = all("-" in letter_id for letter_id in ids)
     if ids:
         missing = len(ids)

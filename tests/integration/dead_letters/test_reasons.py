@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from apressure import AsyncQueue, Backoff, Failure, QueueEmptyError, ScriptingRefusedError, ServerError, pipe, serve
-from apressure.dead_letters import UNKNOWN
+from apressure.dead_letters import UNKNOWN, DeadLetter
 from apressure.pressure.engine.requeueing import Chosen
 from apressure.testing.proxy import Proxy
 from tests import processes
@@ -404,6 +404,20 @@ async def test_equal_letters_without_a_reason_share_an_id(queue: AsyncQueue[Any]
     assert letters[0].id == letters[2].id
     assert await queue.requeue(ids=[letters[0].id]) == 2
     assert await dead.get_many(5) == [b"other"]
+
+
+async def test_of_equal_letters_far_apart_one_has_the_reason(queue: AsyncQueue[Any], open_queue: Opener) -> None:
+    dead = await open_queue("jobs:dead")
+    await dead.put_many([b"twin", *(b"%d" % number for number in range(5))])
+    await queue.add_dead_letters([DeadLetter("x", b"twin", 3, Failure("E", "why", 3), 2e9, bytes)])
+    letters, cursor = [], None
+    while True:
+        page = await queue.find_dead_letters(cursor=cursor, look=2)
+        letters += [letter for letter in page.letters if letter.raw == b"twin"]
+        if (cursor := page.cursor) is None:
+            break
+    assert [letter.when for letter in letters] == [None, 2e9]
+    assert [letter for letter in await queue.dead_letters() if letter.raw == b"twin"] == letters
 
 
 async def test_chosen_letters_start_anew(queue: AsyncQueue[Any], open_queue: Opener) -> None:

@@ -7,26 +7,23 @@ if call('EXISTS', BOUND) == 0 then return {'missing'} end
 local passed, length = tonumber(ARGV[1]), call('LLEN', LIST)
 local messages = page_of(LIST, passed, math.min(tonumber(ARGV[2]), length - passed))
 
-local reasons, known, given, sought = {}, holds_reasons(KEYS[28]), {}, 0
+local reasons, known, sought = {}, holds_reasons(KEYS[28]), 0
 for i = 1, #messages do
   if sought >= MOST_PASSED then  -- the next step returns the rest
     for j = #messages, i, -1 do messages[j] = nil end
     break
   end
   local lines = known and lines_of(KEYS[28], letter_field(messages[i])) or {}
-  local place = 1
-  if #lines > 1 then
-    -- Several have, or had, this content. The oldest may have been taken away without their reasons: the newest of them
-    -- has the latest reason.
-    place = nil
-    sought = sought + length
-    for j, index in ipairs(call('LPOS', LIST, messages[i], 'COUNT', #lines)) do
-      if index == length - passed - i then place = j end
+  local place
+  if #lines > 0 then
+    -- Several may have, or have had, this content. The oldest may have been taken away without their reasons: the newest
+    -- of them has the latest reason.
+    local index = length - passed - i
+    sought = sought + (#lines > 1 and length or index + 1)
+    for j, found in ipairs(call('LPOS', LIST, messages[i], 'COUNT', #lines)) do
+      if found == index then place = j end
     end
-  elseif given[messages[i]] then
-    place = nil
   end
-  given[messages[i]] = true
   reasons[i] = place and lines[#lines + 1 - place] or ''
 end
 return {'ok', messages, reasons, length}
