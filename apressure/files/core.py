@@ -171,10 +171,7 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
                             what = f"the queue {self.name!r} is full: it has {self._store.bound} messages"
                             raise QueueFullError(what, name=self.name)
                         raise answer.error(self.name)
-                    if answer.reason != "full":
-                        if for_room is not None:
-                            for_room.ended, for_room = True, None
-                    elif for_room is None:
+                    if for_room is None and answer.reason == "full":
                         for_room = WaitForRoom(loop.time())
                         operation.backpressure.note(for_room)
                     await operation.wait(answer, ticket, until)

@@ -458,6 +458,33 @@ class TestAChangingQueue:
         counts, changed = self.exported_with(shop, kind, moves, 2)
         assert (counts["in_flight"], counts["waiting"], changed) == (2, 2 if kind == "queue" else 0, True)
 
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_dead_letters_are_never_in_memory_together(self, shop: Shop, kind: str) -> None:
+        most = []
+
+        class Measured(Between):
+            async def find_dead_letters(self, **options: Any) -> Any:
+                page = await self._queue.find_dead_letters(**options)
+                most.append(len(page.letters))
+                return page
+
+            async def dead_letters(self, limit: int | None = None) -> Any:
+                letters = await self._queue.dead_letters(limit)
+                most.append(len(letters))
+                return letters
+
+        async def export(queue: Any) -> Counter[str]:
+            await queue.create()
+            await queue.add_dead_letters(dataclasses.replace(LETTERS[0], id=f"d{n}") for n in range(2500))
+            with Meter("export", shown=False) as meter:
+                measured = Measured(queue, nothing, nothing)
+                writer = Writer(measured, Kept(), meter, await queue.statistics())
+                await writer.write_all()
+            return writer.counts
+
+        assert shop.of(shop.address(kind), export)["dead"] == 2500
+        assert max(most) <= 1000
+
 
 async def nothing() -> None:
     pass
