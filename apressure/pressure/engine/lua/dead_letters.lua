@@ -16,8 +16,8 @@ for i = 1, #messages do
   local lines = known and lines_of(KEYS[28], letter_field(messages[i])) or {}
   local place
   if #lines > 0 then
-    -- Several may have, or have had, this content. The oldest may have been taken away without their reasons: the newest
-    -- of them has the latest reason.
+    -- Several may have, or have had, this content. The oldest may have been taken away without their reasons: the
+    -- newest of them has the latest reason.
     local index = length - passed - i
     sought = sought + (#lines > 1 and length or index + 1)
     for j, found in ipairs(call('LPOS', LIST, messages[i], 'COUNT', #lines)) do
