@@ -425,7 +425,7 @@ class StoredQueue:
                 if is_request(message.id):
                     continue  # the program that has asked waits no more
             if expired or (want.limit and message.attempts >= want.limit):
-                message.dead_since = time.time()
+                message.dead_since = round(time.time(), 3)
                 self._dead[message.id] = message
                 popped.dead.append(message)
                 self._reply(message, DEAD + message.error)
