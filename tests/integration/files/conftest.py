@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from apressure import FileQueue
-from apressure.files.storage.names import BLANK
+from apressure.files.storage.names import BLANK, WORKERS
 
 MODES: dict[str, dict[str, Any]] = {
     "notified": {"fsync": False},
@@ -86,8 +86,8 @@ def listing(directory: Path) -> list[str]:
 
 
 def files(queue: FileQueue[Any]) -> list[str]:
-    """The names in a queue's directory, except the file of which reserved names are links."""
-    return [name for name in listing(queue.path) if name != BLANK]
+    """The names in a queue's directory, but for the file of which reserved names are links, and that of workers."""
+    return [name for name in listing(queue.path) if name not in (BLANK, WORKERS)]
 
 
 async def drain(queue: FileQueue[Any]) -> list[bytes]:

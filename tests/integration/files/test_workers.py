@@ -19,7 +19,7 @@ from apressure.testing.contract.steps import begun
 from apressure.testing.contract.workers import QUICK, seen
 from tests import processes
 from tests.integration.conftest import eventually, in_time
-from tests.integration.files.conftest import Make, files
+from tests.integration.files.conftest import Make, listing
 from tests.integration.workers.support import beat, record_of, registers
 from tests.vsqs import Vsqs
 
@@ -85,9 +85,9 @@ async def test_the_file_of_workers_is_no_message_and_goes_with_the_queue(make: M
     pytest.importorskip("vsqs", reason="vsqs 0.3")
     queue = make(unit="us")
     await queue.create()
-    assert names.WORKERS not in files(queue)
+    assert names.WORKERS not in listing(queue.path)
     await registers(queue)
-    assert files(queue) == [names.WORKERS]
+    assert listing(queue.path) == [names.WORKERS]
     assert (await queue.qsize(), await queue.closed()) == (0, False)
     with Vsqs(queue.path.parent, queue.name) as vsqs:
         vsqs("publish", "theirs")

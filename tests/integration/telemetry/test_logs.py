@@ -137,7 +137,8 @@ async def test_a_change_on_the_page(said: Said, url: str, open_queue: Opener) ->
             await asyncio.sleep(0.02)
         (token,) = re.findall(r'name="csrf" value="(\w+)"', form.text)
         assert (await asked.post(where, headers=user, data={"csrf": token})).status_code == 200
-        assert (await asked.post(where.replace("resume", "discard"), headers=user, data={"csrf": token})).is_success
+        everything = {"csrf": token, "all": "1"}
+        assert (await asked.post(where.replace("resume", "discard"), headers=user, data=everything)).is_success
         await eventually(lambda: said("job_ended"))
     changed, _ = said("changed_by_hand")
     assert changed.getMessage() == r"<ann>\t has the page do: resume jobs"

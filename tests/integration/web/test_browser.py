@@ -61,11 +61,11 @@ def all_pages(chromium: WebDriver, base: str) -> list[str]:
     forms: dict[str, str] = {}
     for link in links(chromium, "/queue?"):
         chromium.get(link)
-        wait_until(lambda: links(chromium, "what="))
+        wait_until(lambda: links(chromium, "/queue/"))
         pages += [link, *links(chromium, "/queue/")]
         for form in links(chromium, "what="):
             forms.setdefault(re.findall(r"what=(\w+)", form)[0], form)
-    pages += [forms[what] for what in ("delete", "discard", "key", "put", "rate")]
+    pages += [form for what, form in forms.items() if what in ("delete", "discard", "key", "put", "rate")]
     return pages
 
 
