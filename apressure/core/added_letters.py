@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self
 
 from apressure import validation
 from apressure.dead_letters import DeadLetter, encoded
-
-T = TypeVar("T")
 
 _MOST_ATTEMPTS: Final = 999_999_999
 _LATEST: Final = 10**10 - 1

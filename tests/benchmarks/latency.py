@@ -31,6 +31,7 @@ from tests.benchmarks.__main__ import machine
 from tests.benchmarks.compare import title
 from tests.benchmarks.libraries import Library, python_of
 from tests.benchmarks.svg import GREY, Axis, dot, picture, rectangle, text
+from tests.benchmarks.watch import cpu
 from tests.environments import ROOT
 from tests.servers import CannotRun
 
@@ -55,7 +56,7 @@ def once(python: Path, name: str, server: EmbeddedServer, rate: float, count: in
     """
     with redis.Redis.from_url(server.url) as client:
         client.flushall()
-        before = _cpu(client)
+        before = cpu(client)
         command = (str(python), "-m", "tests.benchmarks.others.steady", name)
 
         with contextlib.ExitStack() as processes, tempfile.TemporaryFile("w+") as errors:
@@ -83,12 +84,12 @@ def once(python: Path, name: str, server: EmbeddedServer, rate: float, count: in
                 errors.seek(0)
                 lines = errors.read().strip().splitlines()
                 raise CannotRun(lines[-1] if lines else "it ended without a result")
-        spent = _cpu(client) - before
+        spent = cpu(client) - before
     produced, worked = json.loads(put), json.loads(done)
     late = statistics.quantiles([1000 * one for one in worked["late"]], n=100)
-    cpu = (produced["cpu"] + worked["cpu"]) / count + spent / (1.2 * count)
+    each = (produced["cpu"] + worked["cpu"]) / count + spent / (1.2 * count)
     return {
-        "p50": late[49], "p99": late[98], "cpu": 1e6 * cpu, "reached": produced["rate"], "version": worked["version"],
+        "p50": late[49], "p99": late[98], "cpu": 1e6 * each, "reached": produced["rate"], "version": worked["version"],
     }  # fmt: skip
 
 
@@ -122,11 +123,6 @@ def measured(
 def _is_ready(worker: subprocess.Popen[str]) -> bool:
     """Wait until a worker says so. Celery's has a banner."""
     return worker.stdout is not None and any(line == "ready\n" for line in worker.stdout)
-
-
-def _cpu(client: Any) -> float:
-    cpu = client.info("cpu")
-    return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
 
 
 def table(results: dict[str, Any]) -> str:

@@ -24,6 +24,7 @@ import apressure
 from apressure.embedded import EmbeddedServer
 from tests.benchmarks.__main__ import machine
 from tests.benchmarks.compare import title
+from tests.benchmarks.watch import cpu
 from tests.servers import admin
 
 MESSAGE: Final = "x" * 100
@@ -138,9 +139,9 @@ async def _measure(db: Any, work: Work, side: str, what: str, items: int, idle: 
     count = items if what in WHAT[:2] else 10 * items
     db.config_resetstat()
     db.slowlog_reset()
-    cpu, began = _cpu(db), time.monotonic()
+    before, began = cpu(db), time.monotonic()
     await work(what, count)
-    spent = _cpu(db) - cpu - idle * (time.monotonic() - began)
+    spent = cpu(db) - before - idle * (time.monotonic() - began)
     calls = sum(about["calls"] for name, about in db.info("commandstats").items() if name not in _OURS)
     slow = [one["duration"] for one in db.slowlog_get(128) if one["command"].partition(b" ")[0] in _STEPS]
     return Cost(side, what, 1e6 * spent / count, calls / count, max(slow, default=0))
@@ -151,14 +152,9 @@ _STEPS: Final = (b"EVALSHA", b"EVAL", b"LPUSH", b"RPOP")
 
 
 async def _idle(db: Any) -> float:
-    before, began = _cpu(db), time.monotonic()
+    before, began = cpu(db), time.monotonic()
     await asyncio.sleep(1)
-    return (_cpu(db) - before) / (time.monotonic() - began)
-
-
-def _cpu(db: Any) -> float:
-    cpu = db.info("cpu")
-    return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
+    return (cpu(db) - before) / (time.monotonic() - began)
 
 
 def table(costs: list[Cost]) -> str:
