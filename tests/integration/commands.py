@@ -21,7 +21,7 @@ from unittest import mock
 import psutil
 
 import apressure
-from apressure import AsyncQueue, QueueClosedError, QueueEmptyError, QueueStatistics
+from apressure import AsyncQueue, QueueClosedError, QueueEmptyError, QueueStatistics, open_queue
 from apressure.cli import main
 from tests import processes
 
@@ -125,6 +125,18 @@ class Commands:
         """Start a command, and see to it that it ends."""
         with running([*COMMAND, *arguments], env=self.environment, **streams) as process:
             yield process
+
+
+def with_queue(url: str, address: str, use: Callable[[Any], Awaitable[T]], **options: Any) -> T:
+    """Do something with a queue of any kind in this process. A directory needs no server."""
+    if not address.startswith("files:"):
+        options["url"] = url
+
+    async def run() -> T:
+        async with open_queue(address, codec="raw", **options) as queue:
+            return await use(queue)
+
+    return asyncio.run(run())
 
 
 def _can_run_here() -> bool:

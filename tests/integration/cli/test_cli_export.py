@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 import pytest
 import redis
 
-from apressure import DeadLetter, open_queue
+from apressure import DeadLetter
 from apressure.cli.commands.export import Writer
 from apressure.cli.streams.meter import Meter
 from apressure.cli.streams.pipes import Output
 from apressure.concurrency.loop_thread import LoopThread
 from apressure.dead_letters import Failure
-from tests.integration.commands import Commands, ended, feed, wait_until
+from tests.integration.commands import Commands, ended, feed, wait_until, with_queue
 from tests.integration.events.remote.conftest import serving
 
 T = TypeVar("T")
@@ -49,14 +49,7 @@ class Shop(Commands):
         return f"files:{self._directory}/{name}" if kind == "files" else f"{kind}:{name}"
 
     def of(self, address: str, use: Callable[[Any], Awaitable[T]], **options: Any) -> T:
-        if not address.startswith("files:"):
-            options["url"] = self.url
-
-        async def run() -> T:
-            async with open_queue(address, codec="raw", **options) as queue:
-                return await use(queue)
-
-        return asyncio.run(run())
+        return with_queue(self.url, address, use, **options)
 
     def json_of(self, *arguments: str, input: bytes) -> Any:
         return json.loads(self(*arguments, "--json", input=input).stdout)

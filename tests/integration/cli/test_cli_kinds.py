@@ -15,7 +15,7 @@ import pytest
 from apressure import QueueEmptyError, open_queue, sync
 from apressure.cli import main
 from apressure.concurrency.loop_thread import LoopThread
-from tests.integration.commands import Commands
+from tests.integration.commands import Commands, with_queue
 from tests.integration.events.remote.conftest import serving
 
 T = TypeVar("T")
@@ -63,14 +63,7 @@ class Here:
 
     def library(self, address: str, use: Callable[[Any], Awaitable[T]], **options: Any) -> T:
         """Do something with a queue in this process."""
-        if not address.startswith("files:"):
-            options["url"] = self.url
-
-        async def run() -> T:
-            async with open_queue(address, codec="raw", **options) as queue:
-                return await use(queue)
-
-        return asyncio.run(run())
+        return with_queue(self.url, address, use, **options)
 
 
 @pytest.fixture

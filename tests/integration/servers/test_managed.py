@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +20,7 @@ from apressure import (
 )
 from apressure.embedded import EmbeddedServer
 from apressure.testing.contract.steps import begun
-from tests import processes
-from tests.integration.commands import COMMAND, environment
+from tests.integration.commands import Commands
 from tests.integration.conftest import fails, in_time
 from tests.servers import SERVERS
 
@@ -132,21 +130,14 @@ async def test_without_wait_durability_is_refused_before_anything_is_written(wit
         assert not await queue.exists()
 
 
-def run(server: EmbeddedServer, *words: str) -> Any:
-    return processes.run(
-        [*COMMAND, *words, "--url", server.url], env=environment(), capture_output=True, text=True, timeout=60
-    )
-
-
 def test_without_scan_commands_take_the_names_of_queues(without: Any) -> None:
     server = without("SCAN", *NOT_NEEDED)
-    assert run(server, "create", "jobs").returncode == 0
-    assert run(server, "put", "jobs", "1").returncode == 0
-    listed = run(server, "ls")
-    assert listed.returncode == 7
-    assert "lacks the command SCAN: name the queues" in listed.stderr
-    assert json.loads(run(server, "stat", "jobs", "--json").stdout)["length"] == 1
-    assert run(server, "doctor", "jobs").returncode == 0
-    assert run(server, "health", "jobs").returncode == 0
-    assert "jobs" in run(server, "top", "jobs", "--once").stdout
-    assert run(server, "get", "jobs", "-n", "1").stdout == "1\n"
+    run = Commands(server.url)
+    run("create", "jobs")
+    run("put", "jobs", "1")
+    assert b"lacks the command SCAN: name the queues" in run("ls", code=7).stderr
+    assert run.json("stat", "jobs")["length"] == 1
+    run("doctor", "jobs")
+    run("health", "jobs")
+    assert b"jobs" in run("top", "jobs", "--once").stdout
+    assert run("get", "jobs", "-n", "1").stdout == b"1\n"
