@@ -42,15 +42,19 @@
     if (target) target.focus({preventScroll: true});
   };
 
+  // A new page would take from somebody's hands what he does with this one.
+  const busy = () => pressed || selected() || chosen();
+
   const load = async () => {
-    if (loading || pressed || document.hidden || selected() || chosen()) return;
+    if (loading || document.hidden || busy()) return;
     loading = true;
     try {
       const answer = await fetch(location.href, {cache: "no-store", credentials: "same-origin", headers: {Accept: "text/html"}});
       if (answer.redirected) { location.reload(); return; } // sign in again
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const fresh = page.getElementById("live");
-      if (fresh && !pressed) { show(fresh); say("live"); }
+      if (fresh && !busy()) show(fresh); // the answer took a while
+      say("live");
     } catch (error) {
       say("not connected; trying again");
     } finally {

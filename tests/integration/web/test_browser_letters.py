@@ -98,6 +98,32 @@ def test_dead_letters_are_searched_and_requeued_by_a_job(
     check(chromium)
 
 
+def test_what_is_marked_while_the_page_is_loaded_stays_marked(
+    chromium: WebDriver, serve: Callable[..., Served], url: str
+) -> None:
+    do(url, fill)
+    loaded(chromium, str(serve("--show-bodies", "--allow-actions")), "1 queue")
+    press(chromium, "events:")
+    press(chromium, "Dead letters")
+    wait_until(lambda: "6 found" in text_of(chromium))
+    # The answer waits until somebody has marked something. A timer runs after the page has taken the answer.
+    chromium.execute_script(
+        "const fetched = window.fetch;"
+        "const released = new Promise((release) => { window.release = release; });"
+        "window.fetch = async (...request) => {"
+        "  const answer = await fetched(...request);"
+        "  return {redirected: false, text: async () => {"
+        "    const text = await answer.text();"
+        "    window.answered = true; await released; setTimeout(() => { window.taken = true; }); return text;"
+        "  }};"
+        "};"
+    )
+    wait_until(lambda: chromium.execute_script("return Boolean(window.answered)"))
+    chromium.execute_script("document.querySelector('input[name=letter]').click(); window.release()")
+    wait_until(lambda: chromium.execute_script("return Boolean(window.taken)"))
+    assert len(chromium.find_elements(By.CSS_SELECTOR, "input[name=letter]:checked")) == 1
+
+
 def test_a_copy_of_a_dead_letter_is_edited_and_put(chromium: WebDriver, serve: Callable[..., Served], url: str) -> None:
     do(url, fill)
     page = str(serve("--show-bodies", "--allow-actions"))
