@@ -99,7 +99,56 @@ class Hand(Protocol):
         """An acknowledgement that nobody waits for has failed."""
 
 
-class LeasedDelivery(Claimed, Generic[T]):
+class Delivered(ABC, Generic[T]):
+    """A message that was delivered.
+
+    Attributes:
+        decode: Decodes it.
+    """
+
+    __slots__ = ()
+
+    decode: Callable[[bytes], T]
+
+    @property
+    @abstractmethod
+    def raw(self) -> bytes:
+        """The message, in bytes."""
+
+    @property
+    @abstractmethod
+    def attempts(self) -> int:
+        """How often it has been delivered, this time included."""
+
+    @property
+    def item(self) -> T:
+        """The message, decoded.
+
+        Raises:
+            DecodeError: It cannot be decoded. It is still in flight: acknowledge it or give it back.
+        """
+        return self.decode(self.raw)
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether it was delivered before: that client died, failed, was slow or gave it back.
+
+        A released okq does not tell: there, whether this queue object received it before.
+        """
+        return self.attempts > 1
+
+    @property
+    def cost(self) -> int:
+        """For how many messages it counts against the rate of the queue: `put(cost=)`."""
+        return 1
+
+    @property
+    def can_delay(self) -> bool:
+        """Whether `nack(delay=)` works: not on a released okq."""
+        return True
+
+
+class LeasedDelivery(Claimed, Delivered[T], Generic[T]):
     """A message in flight: no other consumer gets it until its lease ends.
 
     A kind of queue sets the attributes: one more call would cost each item.
@@ -117,7 +166,6 @@ class LeasedDelivery(Claimed, Generic[T]):
     _acked: ClassVar[str] = "acknowledged"
     """What `ack` has done, for errors."""
 
-    decode: Callable[[bytes], T]
     _in_hand: Hand | None
     failure: bytes
     certain_until: float
@@ -127,16 +175,6 @@ class LeasedDelivery(Claimed, Generic[T]):
         return f"<{type(self).__name__} {self.id} of {len(self.raw)} bytes, attempt {self.attempts}>"
 
     # What a kind of queue says.
-
-    @property
-    @abstractmethod
-    def raw(self) -> bytes:
-        """The message, in bytes."""
-
-    @property
-    @abstractmethod
-    def attempts(self) -> int:
-        """How often it has been delivered, this time included."""
 
     @property
     @abstractmethod
@@ -165,33 +203,6 @@ class LeasedDelivery(Claimed, Generic[T]):
         """Have the lease last for at least so many seconds from now; returns whether there was one."""
 
     # What programs call.
-
-    @property
-    def item(self) -> T:
-        """The message, decoded.
-
-        Raises:
-            DecodeError: It cannot be decoded. It is still in flight: acknowledge it or give it back.
-        """
-        return self.decode(self.raw)
-
-    @property
-    def redelivered(self) -> bool:
-        """Whether it was delivered before: that client died, failed, was slow or gave it back.
-
-        A released okq does not tell: there, whether this queue object received it before.
-        """
-        return self.attempts > 1
-
-    @property
-    def cost(self) -> int:
-        """For how many messages it counts against the rate of the queue: `put(cost=)`."""
-        return 1
-
-    @property
-    def can_delay(self) -> bool:
-        """Whether `nack(delay=)` works: not on a released okq."""
-        return True
 
     async def ack(self) -> None:
         """Acknowledge the message: it never comes again.

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from apressure import validation
 from apressure.core import requests
+from apressure.core.delivery import Delivered
 from apressure.core.due import due_of
 from apressure.pressure.leases.hand import Received
 from apressure.pressure.leases.lease import Lease
@@ -16,7 +17,7 @@ from apressure.protocols import LONGEST_LEASE
 T = TypeVar("T")
 
 
-class Delivery(Generic[T]):
+class Delivery(Delivered[T], Generic[T]):
     """A message in flight, to be acknowledged or given back.
 
     Attributes:
@@ -25,12 +26,15 @@ class Delivery(Generic[T]):
         settled: `ack` or `nack` has been called.
     """
 
-    __slots__ = ("_decode", "_lease", "_number", "_request", "attempts", "raw", "settled")
+    __slots__ = ("_lease", "_number", "_request", "attempts", "decode", "raw", "settled")
+
+    raw: bytes
+    attempts: int
 
     def __init__(self, lease: Lease, received: Received, decode: Callable[[bytes], T]) -> None:
         self._lease = lease
         self._number, self.raw, self.attempts = received
-        self._decode = decode
+        self.decode = decode
         self._request: str | None = None
         self.settled = False
 
@@ -46,30 +50,6 @@ class Delivery(Generic[T]):
     def claim(self) -> tuple[Lease, int]:
         """The lease that it is in flight under, and its number there."""
         return self._lease, self._number
-
-    @property
-    def item(self) -> T:
-        """The message, decoded.
-
-        Raises:
-            DecodeError: It cannot be decoded. It stays in flight: acknowledge it or give it back.
-        """
-        return self._decode(self.raw)
-
-    @property
-    def redelivered(self) -> bool:
-        """It was delivered before, and not acknowledged: by a client that died, failed or gave it back."""
-        return self.attempts > 1
-
-    @property
-    def cost(self) -> int:
-        """For how many messages it counts against the rate of the queue: the queue keeps no costs."""
-        return 1
-
-    @property
-    def can_delay(self) -> bool:
-        """Whether `nack(delay=)` works."""
-        return True
 
     async def ack(self) -> None:
         """Acknowledge the message: it is done with, and counted. Cancelled, it is acknowledged all the same.

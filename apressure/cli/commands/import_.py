@@ -41,7 +41,9 @@ def import_(
         nonlocal intake
         with meter:
             async with common.open(address) as opened:
-                intake = Intake(opened, address, meter, skip=skip, bound=bound, drop=drop, timeout=timeout)
+                intake = Intake(
+                    queue=opened, address=address, meter=meter, skip=skip, bound=bound, drop=drop, timeout=timeout
+                )
                 await intake.read(Input())
         counts, dropped = intake.counts, intake.dropped
         messages = meter.messages

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final
@@ -29,10 +30,32 @@ _MOST_BYTES: Final = 1 << 20
 """The most messages, and the most bytes, that are put together."""
 
 
+@dataclasses.dataclass(slots=True)
+class _Group:
+    """Entries that are put together: the first one is that of a line, and all have the same terms; None: dead letters.
+
+    Attributes:
+        first: The number of the first line.
+        terms: How they are put.
+        entries: The entries.
+        size: How many bytes they have.
+    """
+
+    first: int
+    terms: dict[str, Any] | None
+    entries: list[Message | DeadLetter[bytes]] = dataclasses.field(default_factory=list)
+    size: int = 0
+
+    @property
+    def full(self) -> bool:
+        return self.size >= _MOST_BYTES or len(self.entries) >= _MOST
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
 class Intake:
     """Puts the lines of a file into a queue.
 
-    Args:
+    Attributes:
         queue: The queue, open.
         address: Its address.
         meter: Counts the messages that were put.
@@ -41,36 +64,28 @@ class Intake:
             queue may hold more than its bound: what is in flight, or was given back.
         drop: Leave out what this kind of queue cannot keep.
         timeout: Seconds to wait for room, each time; None to wait for ever.
-
-    Attributes:
         done: How many lines are done.
         counts: How many there were of each sort.
         dropped: What was left out.
     """
 
-    def __init__(
-        self, queue: Any, address: QueueAddress, meter: Meter, *, skip: int, bound: int | None, drop: bool,
-        timeout: float | None,
-    ) -> None:  # fmt: skip
-        self.done = 0
-        self.counts: Counter[str] = Counter()
-        self.dropped: Counter[str] = Counter()
-        self._queue = queue
-        self._address = address
-        self._meter = meter
-        self._skip = skip
-        self._bound = bound
-        self._drop = drop
-        self._timeout = timeout
-        self._keeps_keys = address.kind in ("events", "tasks") and not is_okq(address.url)
+    queue: Any
+    address: QueueAddress
+    meter: Meter
+    skip: int
+    bound: int | None
+    drop: bool
+    timeout: float | None
+    done: int = 0
+    counts: Counter[str] = dataclasses.field(default_factory=Counter)
+    dropped: Counter[str] = dataclasses.field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
         self._head: Head | None = None
         self._new = False
         self._ended = False
         self._number = 0
-        self._pending: list[Message | DeadLetter[bytes]] = []
-        self._first = 0
-        self._terms: dict[str, Any] | None = None
-        self._size = 0
+        self._group: _Group | None = None
 
     async def read(self, source: Input) -> None:
         """Put everything, to the last line.
@@ -106,9 +121,9 @@ class Intake:
             raise _damaged(self._number, error) from None
         if isinstance(entry, Head):
             self._head = entry
-            self._new = await self._queue.create(self._bound or 0, exist_ok=True)
+            self._new = await self.queue.create(self.bound or 0, exist_ok=True)
         self._ended = isinstance(entry, End)
-        if self._number <= self._skip:
+        if self._number <= self.skip:
             self.done = self._number
         elif isinstance(entry, (Message, DeadLetter)):
             await self._gather(entry)
@@ -131,12 +146,12 @@ class Intake:
     async def _gather(self, entry: Message | DeadLetter[bytes]) -> None:
         """Keep an entry until there are enough of its sort to be put together."""
         terms = None if isinstance(entry, DeadLetter) else self._terms_of(entry)
-        if self._pending and (terms != self._terms or self._size >= _MOST_BYTES or len(self._pending) >= _MOST):
+        if self._group is not None and (terms != self._group.terms or self._group.full):
             await self._put()
-        if not self._pending:
-            self._first, self._terms, self._size = self._number, terms, 0
-        self._pending.append(entry)
-        self._size += len(entry.raw)
+        if self._group is None:
+            self._group = _Group(self._number, terms)
+        self._group.entries.append(entry)
+        self._group.size += len(entry.raw)
 
     async def _carry_out(self, entry: Entry) -> None:
         if isinstance(entry, Head):
@@ -146,7 +161,7 @@ class Intake:
 
     async def _set(self, head: Head) -> None:
         rate, concurrency, key = head.limits.rate, head.limits.concurrency, head.limits.key
-        queue = self._queue
+        queue = self.queue
         if rate is not None:
             await self._if_possible("rate", lambda: queue.set_rate(rate.count, rate.per, rate.burst))
         if concurrency is not None:
@@ -158,23 +173,23 @@ class Intake:
 
     async def _finish(self, head: Head) -> None:
         """Set what would keep messages out, or make the queue wait for room that nobody makes."""
-        queue = self._queue
-        bound = head.bound if self._bound is None else self._bound
-        if bound and (self._new or self._skip) and not await queue.bound():
+        queue = self.queue
+        bound = head.bound if self.bound is None else self.bound
+        if bound and (self._new or self.skip) and not await queue.bound():
             with self._damage(1, "Everything is in the queue"):
                 await queue.set_bound(bound)
         if head.paused:
             await queue.pause()
         if head.closed:
-            await queue.close(self._timeout)
+            await queue.close(self.timeout)
 
     async def _plan(self, planned: Schedule) -> None:
         item = self._convert(planned.raw)
 
         async def plan() -> None:
-            await self._queue.every(planned.name, planned.when, item, timezone=planned.timezone, missed=planned.missed)
+            await self.queue.every(planned.name, planned.when, item, timezone=planned.timezone, missed=planned.missed)
             if planned.paused:
-                await self._queue.pause_schedule(planned.name)
+                await self.queue.pause_schedule(planned.name)
             self.counts["schedules"] += 1
 
         await self._if_possible("schedules", plan)
@@ -183,7 +198,7 @@ class Intake:
         try:
             await change()
         except UnsupportedError as error:
-            if not self._drop:
+            if not self.drop:
                 raise self._refused(error) from None
             self.dropped[what] += count
 
@@ -192,26 +207,26 @@ class Intake:
 
     async def _put(self) -> None:
         """Put what was gathered. Whatever happens, `done` is right afterwards."""
-        pending, self._pending = self._pending, []
-        if not pending:
+        group, self._group = self._group, None
+        if group is None:
             return
-        self.done = self._first - 1
+        self.done = group.first - 1
         with self._damage():
-            if self._terms is None:
-                await self._if_possible("dead letters", lambda: self._bury(pending), len(pending))
-                self.done = self._first - 1 + len(pending)
+            if group.terms is None:
+                await self._if_possible("dead letters", lambda: self._bury(group.entries), len(group.entries))
+                self.done = group.first - 1 + len(group.entries)
             else:
-                await self._feed(pending, self._terms)
+                await self._feed(group.entries, group.terms)
 
     async def _feed(self, pending: Sequence[Message | DeadLetter[bytes]], terms: dict[str, Any]) -> None:
-        before = self._meter.messages
-        feeder = Feeder(self._queue, self._meter, self._convert, timeout=self._timeout, **terms)
+        before = self.meter.messages
+        feeder = Feeder(self.queue, self.meter, self._convert, timeout=self.timeout, **terms)
         try:
             await feeder.put([one.raw for one in pending])
         except UnsupportedError as error:
             raise self._refused(error) from None
         finally:
-            put = self._meter.messages - before
+            put = self.meter.messages - before
             self.done += put
             self.counts.update(one.place for one in pending[:put] if isinstance(one, Message))
 
@@ -221,7 +236,7 @@ class Intake:
             for one in pending
             if isinstance(one, DeadLetter)
         ]
-        adding = asyncio.ensure_future(self._queue.add_dead_letters(letters))
+        adding = asyncio.ensure_future(self.queue.add_dead_letters(letters))
         try:
             await asyncio.shield(adding)
         finally:
@@ -247,18 +262,19 @@ class Intake:
         terms: dict[str, Any] = {}
         if message.due is not None:
             terms["at"] = message.due
-        if message.key is not None and self._drop and not self._keeps_keys:
+        keeps_keys = self.address.kind in ("events", "tasks") and not is_okq(self.address.url)
+        if message.key is not None and self.drop and not keeps_keys:
             self.dropped["keys"] += 1
         elif message.key is not None:
             terms["key"] = message.key
-        if message.id is not None and self._address.kind == self._head.kind == "events":
+        if message.id is not None and self.address.kind == self._head.kind == "events":
             terms["id"] = message.id  # a repeat is refused
         return terms
 
     def _convert(self, raw: bytes) -> bytes:
         """Return a message of the exported queue as one of this queue: the parameters of tasks are text, or JSON."""
         assert self._head is not None
-        here = self._address
+        here = self.address
         if (self._head.kind == "tasks") is (here.kind == "tasks"):
             return raw
         return message_of(here)(raw) if here.kind == "tasks" else text_of(here._replace(kind="tasks"))(raw)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from apressure.connection.keys import KeysBeside
 from apressure.connection.settings import MAX_NAME
 
 _OKQ: Final = ("", ":claimed", ":items", ":consumers")
@@ -27,7 +28,7 @@ _HEAD: Final = b"queue:{"
 _OURS_HEAD: Final = b"apressure:" + _HEAD
 
 
-class EventKeys:
+class EventKeys(KeysBeside):
     """The keys of one queue. All of them have its name as their hash tag, so a cluster keeps them on one node.
 
     Args:
@@ -43,7 +44,9 @@ class EventKeys:
         closed: Ours: the list that is not empty when the queue is closed.
         turns: Ours: the list with a token for the next client that waits for events.
         room: Ours: the list with a token for the next client that waits for room.
+        end: Ours: the list with a token for the client that watches the queue, when it was closed or deleted.
         control: Ours: the hash that says whether the queue is paused, and its limits.
+        resumed: Ours: the list with a token when a pause has ended.
         delayed: Ours: the sorted set of the ids of delayed events, by when they are due.
 
     Raises:
@@ -66,10 +69,10 @@ class EventKeys:
             raise ValueError(f"a queue's name must be shorter than {MAX_NAME} bytes")
         base = _HEAD + encoded + b"}"
         self.okq = tuple(base + ending.encode() for ending in _OKQ)
-        self.ours = tuple(b"apressure:" + base + b":" + word.encode() for word in _OURS)
         self.unclaimed, self.claimed, self.items, _ = self.okq
+        self.ours = tuple(map(self._ours, _OURS))
         self.bound, self.closed, self.turns, self.room = (self.ours[place] for place in (0, 1, 5, 7))
-        self.control = self.ours[11]
+        self.end, self.control, self.resumed = self.ours[10:13]
         self.delayed = self.ours[14]
 
     def lock(self, event_id: bytes) -> bytes:
@@ -78,45 +81,18 @@ class EventKeys:
 
     def operation(self, series: str) -> bytes:
         """Ours: the record of the last step of a series; it has a time to live."""
-        return b"apressure:" + self.unclaimed + b":op:" + series.encode()
-
-    @property
-    def end(self) -> bytes:
-        """Ours: the list with a token for the client that watches the queue, when it was closed or deleted."""
-        return self.ours[10]
-
-    @property
-    def resumed(self) -> bytes:
-        """Ours: the list with a token when a pause has ended."""
-        return self.ours[12]
-
-    @property
-    def schedules(self) -> bytes:
-        """Ours: the hash of the records of the queue's schedules, by their names."""
-        return b"apressure:" + self.unclaimed + b":schedules"
-
-    @property
-    def history(self) -> bytes:
-        """Ours: the list of the records of its last day. It expires."""
-        return b"apressure:" + self.unclaimed + b":history"
-
-    @property
-    def dedup(self) -> bytes:
-        """Ours: the hash of what was put, by dedup ids."""
-        return b"apressure:" + self.unclaimed + b":dedup"
-
-    @property
-    def workers(self) -> bytes:
-        """Ours: the hash of the registrations of those that work on the queue. It expires."""
-        return b"apressure:" + self.unclaimed + b":workers"
+        return self._ours(f"op:{series}")
 
     def replies(self, asker: str) -> bytes:
         """Ours: the list of the replies to what somebody has asked; it has a time to live."""
-        return b"apressure:" + self.unclaimed + b":reply:" + asker.encode()
+        return self._ours(f"reply:{asker}")
 
     def for_script(self, series: str) -> tuple[bytes, ...]:
         """The KEYS of every script, as `lua/prelude.lua` names them."""
         return (*self.as_source, self.operation(series))
+
+    def _ours(self, word: str) -> bytes:
+        return b"apressure:" + self.unclaimed + b":" + word.encode()
 
     @property
     def as_source(self) -> tuple[bytes, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from apressure.connection.keys import KeysBeside
 from apressure.connection.settings import MAX_NAME
 
 _SPECIFIED: Final = {
@@ -30,7 +31,7 @@ _OURS: Final = {
 _COUNTERS: Final = tuple(suffix.replace("stats:", "stats_") for suffix in _SPECIFIED if suffix.startswith(":stats:"))
 
 
-class Keys:
+class Keys(KeysBeside):
     """The keys of one queue.
 
     Args:
@@ -69,7 +70,7 @@ class Keys:
         self.messages, self.bound = self.specified[:2]
         self.statistics = self.specified[6:10]
         self.not_full, self.closed = self.specified[10:]
-        self.ours = tuple(map(self._of_ours, _OURS))
+        self.ours = tuple(map(self._ours, _OURS))
         self.control, self.delayed = self.ours[9:11]
 
     def holder(self, role: str) -> bytes:
@@ -131,17 +132,26 @@ class Keys:
         return self.ours[13]
 
     @property
+    def resumed(self) -> bytes:
+        """Ours: the list that consumers wait for while the queue is paused. It expires."""
+        return self._ours("resumed")
+
+    @property
     def types(self) -> dict[bytes, str]:
         """The type of each key, but for the records of operations."""
         return dict(zip((*self.specified, *self.ours), (*_SPECIFIED.values(), *_OURS.values()), strict=True))
 
-    def operation(self, sequence: str) -> bytes:
+    def operation(self, series: str) -> bytes:
         """Ours: the record of the last step of a series; it has a time to live."""
-        return self._of_ours(f"op:{sequence}")
+        return self._ours(f"op:{series}")
+
+    def replies(self, asker: str) -> bytes:
+        """Ours: the list of the replies to what somebody has asked; it has a time to live."""
+        return self._ours(f"reply:{asker}")
 
     def line(self) -> tuple[bytes, ...]:
         """Ours: the line of clients that wait for messages: its tokens, and who watches the queue. They expire."""
-        return self._of_ours("turns"), self._of_ours("watch")
+        return self._ours("turns"), self._ours("watch")
 
     def for_look(self) -> tuple[bytes, ...]:
         """The KEYS of a wait in `lua/look.lua`."""
@@ -155,38 +165,9 @@ class Keys:
         return (*self.specified, *self.ours, self.operation(sequence))
 
     @property
-    def resumed(self) -> bytes:
-        """Ours: the list that consumers wait for while the queue is paused. It expires."""
-        return self._of_ours("resumed")
-
-    @property
-    def schedules(self) -> bytes:
-        """Ours: the hash of the records of the queue's schedules, by their names."""
-        return self._of_ours("schedules")
-
-    @property
-    def history(self) -> bytes:
-        """Ours: the list of the records of its last day. It expires."""
-        return self._of_ours("history")
-
-    @property
-    def dedup(self) -> bytes:
-        """Ours: the hash of what was put, by dedup ids."""
-        return self._of_ours("dedup")
-
-    @property
-    def workers(self) -> bytes:
-        """Ours: the hash of the registrations of those that work on the queue. It expires."""
-        return self._of_ours("workers")
-
-    def replies(self, asker: str) -> bytes:
-        """Ours: the list of the replies to what somebody has asked. It expires."""
-        return self._of_ours(f"reply:{asker}")
-
-    @property
     def reasons(self) -> bytes:
         """Ours: the hash beside a dead-letter queue that says why messages failed. It expires."""
-        return self._of_ours("reasons")
+        return self._ours("reasons")
 
     def as_dead_letters(self) -> tuple[bytes, ...]:
         """The KEYS of this queue in a script that moves dead letters."""
@@ -209,7 +190,7 @@ class Keys:
         """Whether the two queues cannot exist beside each other, since they share a key."""
         return not set(self.specified).isdisjoint(other.specified)
 
-    def _of_ours(self, word: str) -> bytes:
+    def _ours(self, word: str) -> bytes:
         return b"apressure:" + self._base + b":" + word.encode()
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 from apressure import validation
+from apressure.connection.keys import KeysBeside
 from apressure.connection.settings import MAX_NAME
 
 _BLUEQUE: Final = (
     b"pending_tasks", b"scheduled_tasks", b"started_tasks", b"listeners", b"complete_tasks", b"failed_tasks", b"tasks",
 )  # fmt: skip
-_OURS: Final = (b"leases", b"nodes", b"bound", b"closed", b"control")
-_BEHIND: Final = (b"expired", b"keyed", b"lines", b"ring")
+_OURS: Final = ("leases", "nodes", "bound", "closed", "control")
+_BEHIND: Final = ("expired", "keyed", "lines", "ring")
 """Also ours, at the end of the KEYS of every script."""
 
 QUEUES: Final = b"blueque_queues"
@@ -38,7 +39,7 @@ def parked(member: bytes) -> bytes:
     return rest[int(length) + 13 :] if length.isdigit() else member
 
 
-class TaskKeys:
+class TaskKeys(KeysBeside):
     """The keys of one queue.
 
     Args:
@@ -74,32 +75,12 @@ class TaskKeys:
             raise ValueError(f"a queue's name must be shorter than {MAX_NAME} bytes")
         self.name = encoded
         self.blueque = tuple(b"blueque_%b_%b" % (word, encoded) for word in _BLUEQUE)
-        self.ours = tuple(b"apressure:blueque:%b:%b" % (word, encoded) for word in _OURS)
+        self.ours = tuple(map(self._ours, _OURS))
         self.pending, self.scheduled, _, self.listeners, self.complete, self.failed, _ = self.blueque
         self.leases = self.ours[0]
-        self.lines = b"apressure:blueque:lines:" + encoded
+        self.lines = self._ours("lines")
         self.channel = b"blueque_channel_" + encoded
-        self.room = b"apressure:blueque:room:" + encoded
-
-    @property
-    def schedules(self) -> bytes:
-        """Ours: the hash of the records of the queue's schedules, by their names."""
-        return b"apressure:blueque:schedules:" + self.name
-
-    @property
-    def history(self) -> bytes:
-        """Ours: the list of the records of its last day. It expires."""
-        return b"apressure:blueque:history:" + self.name
-
-    @property
-    def dedup(self) -> bytes:
-        """Ours: the hash of what was put, by dedup ids."""
-        return b"apressure:blueque:dedup:" + self.name
-
-    @property
-    def workers(self) -> bytes:
-        """Ours: the hash of the registrations of those that work on the queue. It expires."""
-        return b"apressure:blueque:workers:" + self.name
+        self.room = self._ours("room")
 
     def reserved(self, listener: bytes) -> bytes:
         """The list of the tasks that a listener has reserved."""
@@ -110,5 +91,8 @@ class TaskKeys:
         operation = b"apressure:blueque:op:" + series.encode()
         return (
             QUEUES, *self.blueque, *self.ours, operation, _TASK, self.reserved(b""), self.channel, self.room, SCHEDULED,
-            *(b"apressure:blueque:%b:%b" % (word, self.name) for word in _BEHIND),
+            *map(self._ours, _BEHIND),
         )  # fmt: skip
+
+    def _ours(self, word: str) -> bytes:
+        return b"apressure:blueque:%b:%b" % (word.encode(), self.name)
