@@ -107,25 +107,13 @@ class LettersBeside(Letters[T], Generic[T]):
     ) -> DeadLetterPage[T]:
         """Look at some dead letters, the oldest first, and return those that a search finds. It changes nothing.
 
-        It is one step, which looks at about 1 MiB at most: `looked` says at how many. The cursor of the page goes on
-        behind them. It is a place in the order of dead letters: where others are moved or deleted between two steps,
-        the next step begins later.
-
         Args:
             search: What to look for; None for all.
             source: The dead-letter queue's name; None for this queue's own. It need not exist.
-            cursor: The `cursor` of the page before, or its `cursor_without` after some were moved or deleted; None for
-                the first step.
-            look: At how many to look at most, up to 1,000.
-            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
-
-        Returns:
-            The page. It may be empty while there are more to look at: the search is over when its `cursor` is None.
+            cursor, look, deadline: See `EventQueue.find_dead_letters`, as for what it returns and raises.
 
         Raises:
-            TypeError, ValueError: An argument is invalid.
             ScriptingRefusedError: It is an AsyncQueue with `scripting=False`.
-            PressureError: As for `dead_letters`.
 
         Cancelled, nothing has changed.
 
@@ -153,8 +141,7 @@ class LettersBeside(Letters[T], Generic[T]):
             deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Returns:
-            How many were deleted. Its attribute `not_found` has the ids that no dead letter has (any more): somebody
-            else has moved or deleted them.
+            How many were deleted, with `not_found`; see `EventQueue.discard`.
 
         Raises:
             QueueInUseError: Another client held that role until the timeout. `accepted` says how many were deleted
