@@ -108,15 +108,16 @@ async def test_the_terminal_of_the_docs(okq: Served) -> None:
     program = shutil.which("redis-cli") or shutil.which("valkey-cli")
     if program is None:
         pytest.skip("redis-cli (not installed: apt-get install redis-tools)")
-    for page in ("do/events.md", "do/events-server.md"):
-        (shown,) = re.findall(r"```\n\$ redis-cli -p 4777\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
-        lines = [line.removeprefix(PROMPT) for line in shown.splitlines() if line.startswith(PROMPT)]
-        shown_by_cli = await asyncio.to_thread(
-            processes.run,
-            [program, "--no-raw", "-p", str(okq.address.port)],
-            input="\n".join(lines), text=True, timeout=60, check=True, stdout=subprocess.PIPE,
-        )  # fmt: skip
-        assert shown_by_cli.stdout == "".join(f"{line}\n" for line in shown.splitlines() if not line.startswith(PROMPT))
+    (shown,) = re.findall(
+        r"```\n\$ redis-cli -p 4777\n(.*?)```", (DOCS / "do" / "events-server.md").read_text(), re.DOTALL
+    )
+    lines = [line.removeprefix(PROMPT) for line in shown.splitlines() if line.startswith(PROMPT)]
+    shown_by_cli = await asyncio.to_thread(
+        processes.run,
+        [program, "--no-raw", "-p", str(okq.address.port)],
+        input="\n".join(lines), text=True, timeout=60, check=True, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert shown_by_cli.stdout == "".join(f"{line}\n" for line in shown.splitlines() if not line.startswith(PROMPT))
 
 
 async def test_the_consumer_of_the_docs(okq: Served, db: redis.Redis) -> None:
