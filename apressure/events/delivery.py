@@ -96,24 +96,24 @@ class EventDelivery(BatchedDelivery[T]):
         return requests.encode_reply(value, self._steps.connection.node.settings.max_message_size)
 
     def _replied(self, reply: bytes) -> Change:
-        return Change("reply", (*self.claim, reply))
+        return ("reply", (*self.claim, reply))
 
     def _change(self, back: bool, due: Due | None = None) -> Change:
         if due is not None:
-            return Change("later", (*self.claim, self.failure, due.encoded))
+            return ("later", (*self.claim, self.failure, due.encoded))
         if self.failure and back:
-            return Change("fail", (*self.claim, self.failure))
-        return Change("nack" if back else "ack", self.claim)
+            return ("fail", (*self.claim, self.failure))
+        return ("nack" if back else "ack", self.claim)
 
     @property
     def _released(self) -> Change:
-        return Change("unseen", self.claim)
+        return ("unseen", self.claim)
 
     async def _make(self, change: Change) -> bool:
         return await self._settler.settle(change)
 
     def _ack_soon(self, reply: bytes | None) -> None:
-        self._settler.soon(Change("ack", self.claim) if reply is None else self._replied(reply), self._was_acked)
+        self._settler.soon(("ack", self.claim) if reply is None else self._replied(reply), self._was_acked)
 
     async def _extend(self, seconds: float) -> Any:
         return (await self._steps.extend([self.claim], seconds)).outcomes[0]

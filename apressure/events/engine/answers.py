@@ -132,10 +132,9 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:  # noqa: PLR0912 (o
             return Answer.read(answer[1], *(read(one, name) for one in answer[2:]))
         case b"events":
             ids, contents, attempts, dead, *more = answer[1:]
-            events = [Event(*one, token) for one in zip(ids, contents, attempts, strict=True)]
-            if more:
-                events = [event._replace(kept=kept) for event, kept in zip(events, more[0], strict=True)]
-            return Popped(events, dead)
+            kept = more[0] if more else [b""] * len(ids)
+            rows = zip(ids, contents, attempts, [token] * len(ids), kept, strict=True)
+            return Popped(list(map(Event._make, rows)), dead)
         case b"event":
             return Event(*answer[1:])
         case b"browsed":

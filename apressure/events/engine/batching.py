@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from apressure.connection.dedup import DedupSeries, PutScript
 from apressure.connection.wire.script import Request
@@ -117,16 +117,10 @@ class PopLane(TakeLane[Want, Event]):
         return super()._fate(messages) if messages[0].token else "they are lost"
 
 
-class Change(NamedTuple):
-    """What happens to a delivery.
-
-    Attributes:
-        how: As for `EventSteps.send_settle`.
-        claim: The claim on it, as for the same.
-    """
-
-    how: str
-    claim: Sequence[bytes]
+Change = tuple[str, Sequence[bytes]]
+"""What happens to a delivery, and the claim on it, as for `EventSteps.send_settle`. Each item makes one: a class would
+cost as much as the rest of its acknowledgement.
+"""
 
 
 class EventSettler(Settler[Change, bool]):
@@ -153,12 +147,13 @@ class EventSettler(Settler[Change, bool]):
         self._series = steps.series()
 
     def _settle(self, changes: Sequence[Change], on_answer: OnAnswer) -> None:
-        self._steps.send_settle(self._series, changes[0].how, [change.claim for change in changes], False, on_answer)
+        self._steps.send_settle(self._series, changes[0][0], [claim for _, claim in changes], False, on_answer)
 
     def _next(self) -> int:
-        how, most = self._waiting[0][0].how, min(len(self._waiting), MAX_EVENTS)
-        for number, (change, _) in enumerate(itertools.islice(self._waiting, most)):
-            if change.how != how:
+        (how, _), _ = self._waiting[0]
+        most = min(len(self._waiting), MAX_EVENTS)
+        for number, ((other, _), _) in enumerate(itertools.islice(self._waiting, most)):
+            if other != how:
                 return number
         return most
 
@@ -167,4 +162,4 @@ class EventSettler(Settler[Change, bool]):
         return [letter == ord("1") for letter in answer] or [True] * len(changes)
 
     def _settled(self, changes: Sequence[Change], outcomes: Sequence[bool]) -> int:
-        return sum(outcomes) if changes[0].how in ("ack", "reply") else 0
+        return sum(outcomes) if changes[0][0] in ("ack", "reply") else 0

@@ -214,15 +214,15 @@ class Commands:
         Raises:
             PressureError: The server refused, or cannot be reached.
         """
-        event, _, *rest = change.claim
-        if change.how == "unseen":
+        how, (event, _, *rest) = change
+        if how == "unseen":
             returns = await self.extends()
             settled, lost = await self.ask("QRETURN", event) if returns else await self.ask("QACK", event, b"REDO")
-        elif change.how == "later":
+        elif how == "later":
             error, due = rest
             settled, lost = await self.ask("QLATER", due, event, error, ours=True, within=int(due) / 1000)
         else:
-            verb, redo = "QFAIL" if change.how == "fail" else "QACK", [b"REDO"] if change.how == "nack" else []
+            verb, redo = "QFAIL" if how == "fail" else "QACK", [b"REDO"] if how == "nack" else []
             settled, lost = await self.ask(verb, event, *rest, *redo)
         return bool(settled) or lost
 

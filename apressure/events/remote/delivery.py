@@ -66,7 +66,7 @@ class RemoteEventDelivery(EventDelivery[T]):
         return super()._change(back, due)
 
     async def _make(self, change: Change) -> bool:
-        return (change.how == "ack" or self.certain) and await super()._make(change)
+        return (change[0] == "ack" or self.certain) and await super()._make(change)
 
     async def _extend(self, seconds: float) -> Any:
         if not await self._steps.extends():

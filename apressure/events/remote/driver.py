@@ -247,10 +247,11 @@ class OkqSettler:
         task.add_done_callback(self.acks.discard)
 
     def _note_made(self, change: Change, outcome: bool | Exception) -> None:
-        if outcome is True and change.how == "ack":
+        how, claim = change
+        if outcome is True and how == "ack":
             self._queue.counts.deleted_count += 1
-            self._counts.pop(change.claim[0], None)
-        elif outcome is True and change.how != "later":
+            self._counts.pop(claim[0], None)
+        elif outcome is True and how != "later":
             self._queue.waits.wake()
 
     def popped(self, events: Popped) -> None:
