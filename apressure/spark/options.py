@@ -62,12 +62,12 @@ class Options:
 
     url: str | None = _option(
         None,
-        "The server: `redis://…`, `rediss://…`, `unix://…`, `redis+sentinel://…` or `redis+cluster://…`. The default "
-        "comes from the driver's environment: APRESSURE_URL, or REDIS_SERVER, REDIS_PORT and REDIS_DB.",
+        "The server: `redis://…`, `rediss://…`, `unix://…`, `redis+sentinel://…` or `redis+cluster://…`; by default "
+        "APRESSURE_URL, or REDIS_SERVER, REDIS_PORT and REDIS_DB, of the driver.",
         secret=True,
     )
-    username: str | None = _option(None, "The user, for servers with users.")
-    password: str | None = _option(None, "The password. No plan, log or error shows it.", secret=True)
+    username: str | None = _option(None, "The user.")
+    password: str | None = _option(None, "The password; never shown.", secret=True)
     prefix: str | None = _option(None, "The prefix of the queues' keys; `__pressure__` by default.")
     queue: str | None = _option(None, "The queue's name.")
     queues: str | None = _option(
@@ -75,8 +75,7 @@ class Options:
     )
     queue_column: str | None = _option(
         None,
-        "The column, STRING, that names the queue of each row. It is not part of the message. Rows where it is NULL go "
-        "to `queue`.",
+        "The STRING column that names the queue of each row, apart from the message. Rows with NULL go to `queue`.",
         "write",
     )
     group: str | None = _option(
@@ -84,85 +83,78 @@ class Options:
     )
     format: str = _option(
         "raw",
-        "`raw`: the column `body` has the messages as they are. `json`: each message is an object with the columns of "
-        "your schema (reading) or of the data frame (writing). `cloudevents`: each message is a CloudEvent in "
-        "JSON, with the time of the put, a key and headers.",
+        "`raw`: the column `body` is the message. `json`: the message is an object with the columns of your schema "
+        "(reading) or of the data frame (writing). `cloudevents`: it is a CloudEvent in JSON.",
     )
     corrupt_record: str = _option(
         "_corrupt_record",
-        "The column, BINARY or STRING, for messages that cannot be decoded. If the schema does not have it, such a "
-        "message is an error.",
+        "The BINARY or STRING column for messages that cannot be decoded. If the schema lacks it, they are errors.",
         "read",
     )
     max_attempts: int = _option(
         0,
-        "How often the query tries a message that cannot be decoded. Then it goes on without it, and moves it to the "
-        "dead-letter queue (`NAME:dead`). 0: such a message always ends the query.",
+        "How often the query tries a message that cannot be decoded, before it moves it to the dead-letter queue "
+        "(`NAME:dead`). 0: such a message ends the query.",
         "read",
     )
     max_rows_per_batch: int = _option(
-        200_000, "The most messages in a micro-batch, over all queues. A synonym is `maxOffsetsPerTrigger`.", "read"
+        200_000, "The most messages in a micro-batch, over all queues; also `maxOffsetsPerTrigger`.", "read"
     )
     max_bytes_per_batch: int = _option(
         268_435_456,
-        "About the most bytes of messages in a micro-batch, over all queues; 0 for no limit. A batch may have 1 MB "
-        "more for each queue, or one large message. A synonym is `maxBytesPerTrigger`.",
+        "About the most bytes of messages in a micro-batch, over all queues: up to 1 MB more for each queue, or one "
+        "large message; 0 for no limit. Also `maxBytesPerTrigger`.",
         "read",
     )
     min_rows_per_batch: int = _option(
         0,
-        "A stream waits until so many messages are in its queues, over all queues; 0 to wait for none. A synonym is "
-        "`minOffsetsPerTrigger`.",
+        "A stream waits until all of its queues together have so many messages; also `minOffsetsPerTrigger`.",
         "read",
     )
     max_batch_delay: float = _option(
         900.0,
-        "With `minRowsPerBatch`: the most seconds since the last batch that a stream waits for so many messages. A "
-        "synonym is `maxTriggerDelay`.",
+        "With `minRowsPerBatch`: seconds after the last batch when a stream stops waiting; also `maxTriggerDelay`.",
         "read",
     )
     num_partitions: int = _option(
         0,
-        "The most tasks that read a batch; 0 for as many as the cluster runs at once. Small batches take fewer. A "
-        "synonym is `minPartitions`.",
+        "The most tasks that read a batch; 0 for as many as the cluster runs at once. Also `minPartitions`.",
         "read",
     )
-    fetch_size: int = _option(
-        10_000, "The most messages in one request to the server. Large messages come in smaller chunks automatically."
-    )
+    fetch_size: int = _option(10_000, "The most messages in one request to the server; fewer if they are large.")
     role_timeout: float = _option(
         10.0,
-        "Seconds to wait for a role that another client holds. Then a stream tries again later, and a write fails.",
+        "Seconds to wait for a role that another client holds. Then a stream tries later, and a write fails.",
     )
     poll_wait: float = _option(
-        0.2, "Seconds that a stream waits for a message before it tells Spark that there is none.", "read"
+        0.2, "Seconds that a stream waits for a message before it says that there is none.", "read"
     )
     stop_at_end: bool = _option(
         False,
-        "End the stream when all of its queues are closed and everything is processed. Needs "
-        "`.trigger(availableNow=True)`, which then also waits for messages that are put later.",
+        "End the stream when all of its queues are closed and processed. Needs `.trigger(availableNow=True)`, which "
+        "then also waits for later messages.",
         "read",
     )
     end_time_column: str | None = _option(
         None,
-        "With `format=json` or `cloudevents`: the TIMESTAMP column of the row that ends the stream. It comes when all "
-        "queues are closed and empty, has a time far in the future, and moves the watermark past the last windows.",
+        "With `format=json` or `cloudevents`: the TIMESTAMP column of a last row, in the far future, which comes when "
+        "all queues are closed and empty, and moves the watermark past the last windows.",
         "read",
     )
     end_message: str | None = _option(
         None,
-        "The same with `format=raw`: the row has this text as its `body`, from which your query takes a time.",
+        "The same with `format=raw`: the last row has this `body`, from which your query takes a time.",
         "read",
     )
     create: bool = _option(False, "Create the queue if it does not exist.")
-    bound: int = _option(0, "With `create`: how many messages may wait in the queue; 0 for no bound.")
+    bound: int = _option(0, "With `create`: how many messages may wait; 0 for no bound.")
     close_on_end: bool = _option(
         False,
-        "Close the queue when all is written. Only for `df.write`: a stream does not tell its sink when it ends.",
+        "Close the queue when all is written; only for `df.write`.",
         "write",
     )
     staging_ttl: float = _option(
-        86_400.0, "Seconds after which the server deletes what a task wrote if its job never finished.", "write"
+        86_400.0, "Seconds until the server deletes what tasks of an unfinished job wrote.", "write"
     )
     connect_timeout: float = _option(5.0, "Seconds that one attempt to connect may take.")
     response_timeout: float = _option(15.0, "Seconds to wait for a reply.")

@@ -132,10 +132,11 @@ def check_arguments(kind: type[Any], verb: str) -> None:
 
 
 def table() -> str:
-    """Return the table of `docs/learn/choose.md`: what each kind has, read from the classes."""
+    """Return the part of `docs/learn/choose.md` on what each kind has, read from the classes: first what all have."""
     shown = {name: kind for name, kind in KINDS.items() if name != "MemoryQueue"}  # which is for tests
     columns = [("EventQueue, `okq://`" if name == "RemoteEventQueue" else f"`{name}`") for name in shown]
     lines = [f"| verb | {' | '.join(columns)} |", f"| --- |{' --- |' * len(shown)}"]
+    same = []
     for verb, arguments in VERBS.items():
         cells = []
         for name, kind in shown.items():
@@ -150,8 +151,11 @@ def table() -> str:
             cells.append(", ".join(["yes", *filter(None, [default and f"`{default}`"]), *less]))
             cells[-1] += f", also {', '.join(more)}" if more else ""
         title = "`async for item in queue`" if verb == "__aiter__" else f"`{verb}{_shown(arguments)}`"
-        lines.append(f"| {title} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        if set(cells) == {"yes"}:
+            same.append(title)
+        else:
+            lines.append(f"| {title} | {' | '.join(cells)} |")
+    return f"All have {', '.join(same)}.\n\n" + "\n".join(lines) + "\n"
 
 
 def _names(arguments: str) -> list[str]:

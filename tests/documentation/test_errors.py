@@ -43,7 +43,7 @@ def test_a_page_says_what_the_error_is(kind: type[PressureError]) -> None:
     }  # QueueClosedError has one of them, by the version of Python
     assert above - unsure == {base.__name__ for base in kind.__bases__} - unsure
     assert below == {each.__name__ for each in ERRORS if kind in each.__bases__}
-    assert _look_up(page, "Exit code of the command line") == str(int(code_of(kind.__new__(kind))))
+    assert _look_up(page, "Exit code") == str(int(code_of(kind.__new__(kind))))
     if isinstance(kind.temporary, bool) and not below:
         assert _look_up(page, "Temporary") == ("yes" if kind.temporary else "no")
 
