@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from apressure.core.counts import Counts
-from apressure.events.engine import batching
 from apressure.events.engine.batching import EventSettler
 from apressure.tasks.engine.answers import Claim
 from apressure.tasks.engine.lanes import MANY, MOST_STEPS, TaskSettler
@@ -87,7 +86,7 @@ async def test_each_caller_gets_an_error_of_its_own() -> None:
     )
     settler = EventSettler(steps, keep_errors=False, max_attempts=None)
     settling = [
-        asyncio.create_task(settler.settle(batching.Change("ack", (name, b"token")))) for name in (b"a", b"b", b"c")
+        asyncio.create_task(settler.settle(("ack", (name, b"token")))) for name in (b"a", b"b", b"c")
     ]
     await asyncio.sleep(0)
     while steps.open:  # one exception raised in many tasks would mix their tracebacks

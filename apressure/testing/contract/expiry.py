@@ -86,9 +86,9 @@ class ExpiryContract:
     async def test_what_is_in_hand_is_not_taken_back(self, open_queue: Opener) -> None:
         queue = await open_queue()
         await queue.create()
-        await queue.put(b"1", expires=0.2)
+        await queue.put(b"1", expires=1.0)
         delivery = await in_time(queue.receive())
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(1.2)
         await delivery.ack()
         assert await letters(queue) == []
         assert (await queue.statistics()).expired == 0
@@ -96,11 +96,11 @@ class ExpiryContract:
     async def test_what_goes_back_too_late_is_not_delivered_again(self, open_queue: Opener) -> None:
         queue = await open_queue(max_attempts=5)
         await queue.create()
-        await queue.put(b"back", expires=0.2)
-        await queue.put(b"later", expires=0.2)
+        await queue.put(b"back", expires=1.0)
+        await queue.put(b"later", expires=1.0)
         back, later = await in_time(queue.receive()), await in_time(queue.receive())
-        await later.nack(ValueError("not yet"), delay=0.3)
-        await asyncio.sleep(0.4)
+        await later.nack(ValueError("not yet"), delay=1.1)
+        await asyncio.sleep(1.2)
         await back.nack(ValueError("no"))
         await fails(QueueEmptyError, queue.receive(timeout=0.5))
         expired = Failure("expired", "", 1)
@@ -110,11 +110,11 @@ class ExpiryContract:
     async def test_a_delayed_message_can_expire(self, open_queue: Opener) -> None:
         queue = await open_queue()
         await queue.create()
-        await queue.put(b"1", delay=0.1, expires=0.3)
-        await queue.put(b"2", delay=0.1, expires=60)
+        await queue.put(b"1", delay=0.5, expires=0.7)
+        await queue.put(b"2", delay=0.5, expires=60)
         statistics = await queue.statistics()
         assert (statistics.length, statistics.delayed) == (0, 2)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.9)
         assert await in_time(queue.get()) == b"2"
         await fails(QueueEmptyError, queue.get(timeout=0))
         assert await letters(queue) == [(b"1", 0, Failure("expired", "", 0))]
