@@ -14,7 +14,7 @@ from tests.documentation.blocks import DOCS
 
 PACKAGE = Path(apressure.__file__).parent
 TABLES = sorted((DOCS / "internals" / "compatibility").glob("*.md"))
-HEADER = "| the specification | in apressure | tests |"
+HEADER = "| sentence | code | tests |"
 SECTIONS = {
     "pressure": [
         "Introduction", "Message brokers", "Clients", "Queues", "Create", "Exists", "Length", "Closed",
