@@ -295,18 +295,27 @@ async def _operation(
 
 
 def table(results: dict[str, Any]) -> str:
-    """Return the results as a table of figures and ratios. Bold marks missed goals."""
+    """Return the results as a table of figures, with ratios to the other side in parentheses. Bold marks missed goals.
+
+    A row that repeats the unit of the row above, or what is before the colon there, leaves it out.
+    """
     servers = results["servers"]
     lines = [f"| | goal | {' | '.join(servers)} |", f"| --- | --- |{' --- |' * len(servers)}"]
+    above = unit_above = ""
     for rows in zip(*servers.values(), strict=True):
         first = rows[0]
-        what = ", ".join(word for word in (first["case"], first["unit"]) if word)
+        group, colon, what = first["case"].rpartition(": ")
+        name = f"… {what}" if group and group == above else f"{group}{colon}{what}"
+        unit, _, other = first["unit"].partition(", ")
+        if unit and first["unit"] != unit_above:
+            name += f", {unit}" + (f" ({other})" if other else "")
+        above, unit_above = group, first["unit"]
         cells = []
         for row in rows:
             compared = row["ours"] if row["ratio"] is None else row["ratio"]
             number = f"{compared:.3g}" if row["reached"] else f"**{compared:.3g}**"
-            cells.append(number if row["ratio"] is None else f"{row['ours']:,.3g} / {row['other']:,.3g} = {number}")
-        lines.append(f"| {what} | ≤ {first['goal']:g} | {' | '.join(cells)} |")
+            cells.append(number if row["ratio"] is None else f"{row['ours']:,.3g} ({number})")
+        lines.append(f"| {name} | ≤ {first['goal']:g} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
