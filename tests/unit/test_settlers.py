@@ -85,9 +85,7 @@ async def test_each_caller_gets_an_error_of_its_own() -> None:
         steps, [Change("complete", Claim(name, token, b"node")) for name, token in claims], 0, on_answer
     )
     settler = EventSettler(steps, keep_errors=False, max_attempts=None)
-    settling = [
-        asyncio.create_task(settler.settle(("ack", (name, b"token")))) for name in (b"a", b"b", b"c")
-    ]
+    settling = [asyncio.create_task(settler.settle(("ack", (name, b"token")))) for name in (b"a", b"b", b"c")]
     await asyncio.sleep(0)
     while steps.open:  # one exception raised in many tasks would mix their tracebacks
         steps.answer(OSError("broken"))

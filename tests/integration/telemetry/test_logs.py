@@ -114,7 +114,7 @@ async def test_a_request_whose_asker_has_left(said: Said, url: str) -> None:
     async with AsyncQueue("jobs", url=url, codec="cloudevents") as queue:
         await queue.create()
         with pytest.raises(NoReplyError):
-            await queue.ask(Envelope(b"a"), 0.05)
+            await queue.ask(Envelope(b"a"), 1.0)
         await queue.close()
         await in_time(serve(failing, queue, reply=True, signals=()))
         (dropped,) = said("request_dropped")
