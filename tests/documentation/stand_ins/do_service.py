@@ -1,8 +1,6 @@
 """For docs/do/service.md."""
 
 import asyncio
-import contextlib
-import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from unittest.mock import AsyncMock
@@ -32,10 +30,7 @@ async def prepare(url: str, code: str) -> dict[str, object]:
         **public(),
         **several,
         "asyncio": asyncio,
-        "contextlib": contextlib,
-        "sqlite3": sqlite3,
         "ThreadPoolExecutor": ThreadPoolExecutor,
-        "FastAPI": object,
         "Order": object,
         "InvalidOrder": ValueError,
         "archive": AsyncMock(),
