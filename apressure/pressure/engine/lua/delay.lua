@@ -32,9 +32,9 @@ if messages > 0 then
     local n = #values
     values[n + 1], values[n + 2], values[n + 3] = due_time(ARGV[6 + 2 * i]), 0, ARGV[5 + 2 * i]
   end
-  delay(ARGV[2], values)
+  local first = delay(ARGV[2], values)
   record(ARGV[2], messages)
-  promote(bound, true)  -- some may be due already
+  if first <= now() then promote(bound, true) end
 end
 normalise(bound)
 return messages

@@ -21,6 +21,7 @@ CONTROL = KEYS[22]
 -- let one more be handed out; ROOM when there may be a place again where delayed messages took all.
 -- Each client that waits there wakes, since none takes the token. The step that has it wait again deletes it.
 local DELAYED, POPPED, SOONER, ROOM = KEYS[23], KEYS[24], KEYS[25], KEYS[26]
+local SORTED = false  -- the step has seen delayed messages
 OP, TURNS, WATCH = KEYS[27], KEYS[28], KEYS[29]
 -- A role is a number. Added to one of these it gives the key: KEYS[LEASE + CONSUMER]. (Statistics: add it twice.)
 local PRODUCER, CONSUMER = 0, 1
@@ -34,6 +35,7 @@ local function switch_to(first)
   LIST, BOUND, NOT_FULL, CLOSED = KEYS[i + 1], KEYS[i + 2], KEYS[i + 11], KEYS[i + 12]
   INFLIGHT, APART, REDELIVERED, CONTROL = KEYS[i + 19], KEYS[i + 20], KEYS[i + 21], KEYS[i + 22]
   DELAYED, POPPED, SOONER, ROOM = KEYS[i + 23], KEYS[i + 24], KEYS[i + 25], KEYS[i + 26]
+  SORTED = false
   HOLDER, FREE, MESSAGES, BYTES, LEASE, CLAIM, CLAIM_UNTIL = i + 3, i + 5, i + 7, i + 8, i + 13, i + 15, i + 17
 end
 

@@ -11,7 +11,8 @@ end
 
 -- How many messages are delayed. (A queue without any needs no rights on sorted sets.)
 local function delayed()
-  return call('EXISTS', DELAYED) == 1 and call('ZCARD', DELAYED) or 0
+  SORTED = SORTED or call('EXISTS', DELAYED) == 1
+  return SORTED and call('ZCARD', DELAYED) or 0
 end
 
 -- When the first delayed message is due, in milliseconds; nil where there is none.

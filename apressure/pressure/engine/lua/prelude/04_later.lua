@@ -26,6 +26,7 @@ end
 
 -- Keep messages for later, and tell those that wait for messages when the first one is due.
 -- values: when each is due, how often it has been delivered, and the message, and so on
+-- Returns: when the first of them is due
 local function delay(sequence, values)
   if #values == 0 then return end
   local series, entries, first = string.match(OP, '[^:]*$'), {}, math.huge
@@ -37,6 +38,7 @@ local function delay(sequence, values)
   end
   push('ZADD', DELAYED, entries)
   if call('ZCOUNT', DELAYED, '-inf', '(' .. first) == 0 then wake(SOONER) end
+  return first
 end
 
 -- Keep deliveries for later that are given back: {number -> when it is due}. Returns: how many
@@ -67,7 +69,7 @@ end
 -- careful: as for `heal`
 local function promote(bound, careful)
   local due, size = {}, 0
-  for _, most in ipairs({1, 4, 15, MOST_DUE - 20}) do
+  for _, most in ipairs({2, 4, 15, MOST_DUE - 21}) do
     local some = call('ZRANGEBYSCORE', DELAYED, '-inf', now(), 'LIMIT', #due, most)
     for i = 1, #some do
       due[#due + 1] = some[i]
