@@ -16,12 +16,7 @@ from apressure.core.delivery import Hand
 from apressure.core.objects import Block
 from apressure.core.queue import Queue
 from apressure.core.waiting import Wait
-from apressure.exceptions import (
-    ClientClosedError,
-    OperationUnblockedError,
-    QueueDoesNotExistError,
-    QueueFullError,
-)
+from apressure.exceptions import ClientClosedError, OperationUnblockedError, QueueDoesNotExistError, QueueFullError
 from apressure.files.delivery import FileDelivery
 from apressure.files.options import Settings
 from apressure.files.putting import Putter

@@ -46,17 +46,12 @@ class _Commit:
 
 
 class Putter(Steps):
-    """Puts messages into a store.
-
-    Attributes:
-        count: How many messages it has put.
-    """
+    """Puts messages into a store."""
 
     def __init__(self, store: Store, operation: Operation) -> None:
         super().__init__(store, operation)
         self._commits: deque[_Commit] = deque()
         self._last = -1
-        self.count = 0
 
     async def put(self, messages: list[bytes], progress: Progress, due: Due | None = None) -> str | Wait:
         """Put messages, in order, as long as there is room (specification: New). What was put leaves the list.
@@ -209,7 +204,7 @@ class Putter(Steps):
             return commit.outcome
         finally:
             if commit.outcome is not None:  # also of one that was cancelled
-                self.count += commit.outcome[0]
+                self.store.counts.put_count += commit.outcome[0]
             self._forget(reserved)
 
     def _commit_together(self, wanted: _Commit) -> None:

@@ -69,11 +69,7 @@ class FileQueue(Administration[T]):
     ) -> None: ...
     @overload
     def __init__(
-        self: FileQueue[Any],
-        path: Path,
-        *,
-        codec: UntypedCodec,
-        **options: Unpack[FileQueueOptions],
+        self: FileQueue[Any], path: Path, *, codec: UntypedCodec, **options: Unpack[FileQueueOptions]
     ) -> None: ...
     @overload
     def __init__(

@@ -81,9 +81,7 @@ class FileSchedules(Steps):
         return Beside(schedules, 0, *told(now, registered.items()))
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
-        with self.operation():
-            await self.store.refresh()
-            return await self._worker.in_thread(_change, self._directory, name, was, becomes, self.store.now)
+        return bool(await self._call(_change, name, was, becomes, self.store.now))
 
     async def put(self, name: str, was: bytes, becomes: bytes, message: bytes) -> str:
         with self.operation():
@@ -95,7 +93,7 @@ class FileSchedules(Steps):
                 return "full"
             done = await self._worker.in_thread(_change, self._directory, name, was, becomes, self.store.now, message)
             if done:
-                self._putter.count += 1
+                self.store.counts.put_count += 1
                 await self.store.refresh()
                 await self._putter.promote()  # otherwise the next one that looks does it
         return "put" if done else "changed"

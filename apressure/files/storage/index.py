@@ -28,6 +28,9 @@ class State:
         unknown: A state file that this version does not understand, or None.
     """
 
+    exists = created = True
+    """As `core.administration.Status` says them."""
+
     def __init__(self) -> None:
         self.closed = False
         self.paused = False
