@@ -306,8 +306,11 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
 
     # What is behind receiving and getting.
 
+    def _lease_of(self, lease: float | None) -> float:
+        return lease_of(lease, default=self.lease)
+
     async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[TaskDelivery[T]]:
-        seconds = self.lease if lease is None else lease_of(lease)
+        seconds = self._lease_of(lease)
         tasks, sent = await self._reserve(most, timeout, seconds)
         return self.deliveries(tasks, sent + seconds)
 

@@ -12,6 +12,7 @@ from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.settle import note_sent
 from apressure.connection.client import Client, client_of
 from apressure.connection.settings import ClientOptions
+from apressure.core.consumer import ConsumerOptions
 from apressure.core.leases.arguments import lease_of
 from apressure.core.waiting import FULL, Wait
 from apressure.exceptions import ServerError, TaskDoesNotExistError, TaskStatusError
@@ -286,10 +287,8 @@ class TaskQueue(Core[T]):
 
     # How that is done.
 
-    def _consumer(
-        self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
-    ) -> TaskConsumer[Any]:
-        return TaskConsumer(self, manual, delete, prefetch, lease, max_hold)
+    def _consumer(self, options: ConsumerOptions) -> TaskConsumer[Any]:
+        return TaskConsumer(self, options)
 
     async def _ids(self, status: str | None) -> AsyncIterator[list[bytes]]:
         keys = self.steps.keys
