@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from apressure import dead_letters
+from apressure import dead_letters, validation
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.settle import note_sent
 from apressure.core.added_letters import Added
@@ -150,9 +150,7 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
 
         Cancelled, it is deleted or not.
         """
-        if not isinstance(message_id, str):
-            raise TypeError(f"a message's id must be a string, not {type(message_id).__name__}")
-        key = names.key_of(message_id)
+        key = names.key_of(validation.text(message_id, "a message's id"))
         if key is None:
             raise ValueError(f"not a message's id: {message_id!r}")
         with self._operation():
@@ -287,7 +285,7 @@ def _add_letters(dead: Directory, letters: Sequence[Added]) -> None:
     dead.open(create=True)
     newest = Index.of(dead.list()[0], 0.0).newest
     for count, letter in enumerate(letters):
-        reason = Reason()
+        reason = None
         if letter.attempts is not None:
             reason = Reason(letter.error, letter.attempt, letter.attempts, letter.when * 1000)
         try:

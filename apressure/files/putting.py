@@ -23,6 +23,7 @@ from apressure.exceptions import QueueClosedError, StorageError
 from apressure.files.storage import names
 from apressure.files.storage.directory import Directory
 from apressure.files.storage.messages import contents
+from apressure.files.storage.messages.reasons import Reason
 from apressure.files.storage.store import Operation, Steps, Store
 from apressure.files.storage.watcher import Watcher
 from apressure.files.storage.writing import Reservation
@@ -74,7 +75,7 @@ class Putter(Steps):
                 return FULL
             if due is not None and due.expires is not None:
                 for reservation in reserved:
-                    reservation.expires = self.store.now + due.expires * 1000
+                    reservation.reason = Reason(expires=self.store.now + due.expires * 1000)
             if due is not None and due.milliseconds:
                 when = due.at(math.ceil(self.store.time() * 1000))
                 for reservation in reserved:
@@ -169,13 +170,10 @@ class Putter(Steps):
 
     def _create(self, keys: Sequence[int], messages: Sequence[bytes | None]) -> list[Reservation]:
         reserved: list[Reservation] = []
-        now = self.store.now
+        directory, now = self._directory, self.store.now
         for key, message in zip(keys, messages, strict=False):
             try:
-                if message is None:
-                    reservation = self._directory.reserve_name(key)
-                else:
-                    reservation = self._directory.reserve(key, message)
+                reservation = directory.reserve_name(key) if message is None else directory.reserve(key, message)
             except StorageError:
                 if reserved:
                     break  # these first; the next put raises it
@@ -184,7 +182,7 @@ class Putter(Steps):
                 break
             reserved.append(reservation)
         if reserved and names.time_of(reserved[-1].key) > now:
-            contents.note_newest(self._directory.fileno(), reserved[-1].key)
+            contents.note_newest(directory.fileno(), reserved[-1].key)
         return reserved
 
     def _forget(self, reservations: Sequence[Reservation]) -> None:

@@ -17,7 +17,6 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from apressure.core.workers import Beside, told
@@ -106,7 +105,9 @@ def _change(
 
     `now` is in microseconds since 1970.
     """
-    with directory.errors("change the schedules of"), _locked(directory):
+    locking = opened(names.SCHEDULES_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, directory.fileno())
+    with directory.errors("change the schedules of"), locking as lock:
+        lock_patiently(lock, directory.name, "schedules", _PATIENCE)
         records = _read(directory)
         if records.pending:
             _publish(directory, records.pending, now)
@@ -131,11 +132,9 @@ def _publish(directory: Directory, pending: str, now: int) -> None:
     key = -1
     while True:
         key = names.following(key, now / 1e6, "us")
-        try:
+        with contextlib.suppress(FileExistsError):  # another message has that name
             directory.delay(pending, names.delayed_name(key, now // 1000))
-        except FileExistsError:  # another message has that name
-            continue
-        return
+            return
 
 
 def _read(directory: Directory) -> _Records:
@@ -180,11 +179,3 @@ def _write(directory: Directory, filename: str, data: bytes) -> None:
         contents.write(fd, data)
         if directory.fsync:
             os.fsync(fd)
-
-
-@contextlib.contextmanager
-def _locked(directory: Directory) -> Iterator[None]:
-    """Hold the lock of the schedules."""
-    with opened(names.SCHEDULES_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, directory.fileno()) as fd:
-        lock_patiently(fd, directory.name, "schedules", _PATIENCE)
-        yield

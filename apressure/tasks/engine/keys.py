@@ -17,6 +17,8 @@ _BLUEQUE: Final = (
 _OURS: Final = (b"leases", b"nodes", b"bound", b"closed", b"control")
 _BEHIND: Final = (b"expired", b"keyed", b"lines", b"ring")
 """Also ours, at the end of the KEYS of every script."""
+_BESIDE: Final = (b"lines", b"room", b"schedules", b"history", b"dedup", b"workers")
+"""Also ours; see `TaskKeys`."""
 
 QUEUES: Final = b"blueque_queues"
 """The sorted set of the names of all queues, by how many nodes listen to each."""
@@ -57,6 +59,10 @@ class TaskKeys:
         leases: Ours: the sorted set of the tasks that a node of ours has, by when its lease ends.
         channel: The channel that tells that there is something to do.
         room: Ours: the channel that tells that there is room.
+        schedules: Ours: the hash of the records of the queue's schedules, by their names.
+        history: Ours: the list of the records of its last day. It expires.
+        dedup: Ours: the hash of what was put, by dedup ids.
+        workers: Ours: the hash of the registrations of those that work on the queue. It expires.
 
     Raises:
         TypeError: The name is not a string.
@@ -77,29 +83,10 @@ class TaskKeys:
         self.ours = tuple(b"apressure:blueque:%b:%b" % (word, encoded) for word in _OURS)
         self.pending, self.scheduled, _, self.listeners, self.complete, self.failed, _ = self.blueque
         self.leases = self.ours[0]
-        self.lines = b"apressure:blueque:lines:" + encoded
         self.channel = b"blueque_channel_" + encoded
-        self.room = b"apressure:blueque:room:" + encoded
-
-    @property
-    def schedules(self) -> bytes:
-        """Ours: the hash of the records of the queue's schedules, by their names."""
-        return b"apressure:blueque:schedules:" + self.name
-
-    @property
-    def history(self) -> bytes:
-        """Ours: the list of the records of its last day. It expires."""
-        return b"apressure:blueque:history:" + self.name
-
-    @property
-    def dedup(self) -> bytes:
-        """Ours: the hash of what was put, by dedup ids."""
-        return b"apressure:blueque:dedup:" + self.name
-
-    @property
-    def workers(self) -> bytes:
-        """Ours: the hash of the registrations of those that work on the queue. It expires."""
-        return b"apressure:blueque:workers:" + self.name
+        self.lines, self.room, self.schedules, self.history, self.dedup, self.workers = (
+            b"apressure:blueque:%b:%b" % (word, encoded) for word in _BESIDE
+        )
 
     def reserved(self, listener: bytes) -> bytes:
         """The list of the tasks that a listener has reserved."""
