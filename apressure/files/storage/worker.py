@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from apressure import logs
-from apressure.concurrency.settle import set_result_once, wait_for_answer, within_deadline
+from apressure.concurrency.settle import set_result_once, wait_shielded, within_deadline
 
 T = TypeVar("T")
 
@@ -54,9 +54,10 @@ class _Job(Generic[T]):
         """Wait for the end of the call, also when cancelled; but no longer than the operation's deadline."""
         try:
             if not _too_late():
-                await wait_for_answer(self.ended, None, math.inf)
+                await asyncio.shield(self.ended)
         except asyncio.CancelledError as cancelled:
             self.cancelled = cancelled
+            await wait_shielded(self.ended, math.inf)
 
     def result(self) -> T:
         """Return what the call returned, or raise what it raised."""
