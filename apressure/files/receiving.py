@@ -17,9 +17,8 @@ from apressure.core.browsing import Asked, Found
 from apressure.core.waiting import EMPTY, Wait
 from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError, StorageError
 from apressure.files.storage import names
-from apressure.files.storage.browsing import look
 from apressure.files.storage.directory import Back, Directory, NotAMessageError, Taken
-from apressure.files.storage.messages.contents import TooLargeError
+from apressure.files.storage.messages.contents import TooLargeError, look
 from apressure.files.storage.store import Operation, Steps, Store
 
 logger = logging.getLogger("apressure")
