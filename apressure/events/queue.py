@@ -117,8 +117,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
         max_attempts: int | None = None, keep_errors: bool = True, **options: Unpack[ClientOptions],
     ) -> None:  # fmt: skip
         self.client: Client = _client_of(client, options)
-        if max_attempts is not None:
-            validation.whole(max_attempts, "max_attempts")
+        validation.optional(validation.whole, max_attempts, "max_attempts")
         self.name = name
         self.max_attempts = max_attempts
         self._items: Items[T] = Items(name, codec_for(codec), self.client.settings.max_message_size)

@@ -105,8 +105,7 @@ class TaskQueue(Core[T]):
         **options: Unpack[ClientOptions],
     ) -> None:
         used = client_of(TaskQueue, client, options)
-        if max_attempts is not None:
-            validation.whole(max_attempts, "max_attempts")
+        validation.optional(validation.whole, max_attempts, "max_attempts")
         one_of(get_args(OnOrphan), on_orphan, "on_orphan")
         self.max_attempts, self.on_orphan = max_attempts, on_orphan
         self.lease, self.result_ttl = lease_of(lease), ttl_of(result_ttl)
@@ -176,8 +175,7 @@ class TaskQueue(Core[T]):
         """
         if status is not None:
             one_of(get_args(Purgeable), status, "status")
-        if older_than is not None:
-            validation.seconds(older_than, "older_than", most=float("inf"), none=True)
+        validation.optional(validation.seconds, older_than, "older_than", most=float("inf"), none=True)
         found: Status = await self._existing()
         deleted = 0
         for one in ("pending", "scheduled") if status is None else (status,):

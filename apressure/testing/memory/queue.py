@@ -169,8 +169,7 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         codec: Codec[Any] | type[Any] | str | None = None,
         max_attempts: int | None = None,
     ) -> None:
-        if max_attempts is not None:
-            validation.whole(max_attempts, "max_attempts")
+        validation.optional(validation.whole, max_attempts, "max_attempts")
         self.client = MemoryClient(MemoryServer() if server is None else server)
         super().__init__(self.client, True, validation.text(name, "name"))
         self.max_attempts = max_attempts
