@@ -129,11 +129,11 @@ class Putter(Steps):
 
     async def _begin(self) -> Watcher:
         """Bring the index up to date, and what is due before what is put now."""
-        watcher = await self.store.refresh(create=True)
-        if self._index.delayed and await self.promote():
-            watcher = self.store.watcher
+        await self.store.refresh(create=True)
+        if self._index.delayed:
+            await self.promote()
         self._check_open()
-        return watcher
+        return self.store.watcher
 
     def _check_open(self) -> None:
         if self._index.closed:
@@ -218,27 +218,21 @@ class Putter(Steps):
                 error = None  # the later ones were abandoned, and try again
             done = max(0, done - count)
 
-    async def promote(self) -> bool:
+    async def promote(self) -> None:
         """Bring delayed messages whose time has come to the end of the line, some of them if there are many.
 
         Names are reserved after the list of what is due was made, and given up as soon as another client has been
         faster. So several clients together keep the order.
-
-        Returns:
-            Whether any were due.
         """
-        index, store = self._index, self.store  # a listing replaces `index.delayed`
-        now = store.now
-        due = index.delayed.due(now, _MOST_DUE) if index.delayed.are_due(now) else []
-        if not due:
-            return False
+        index, store, now = self._index, self.store, self.store.now
+        if not index.delayed.are_due(now):
+            return
         try:
-            await self.bring(due)
+            await self.bring(index.delayed.due(now, _MOST_DUE))
         except StorageError as error:
-            index.delayed.held = store.now + _LATER
+            index.delayed.held = store.now + _LATER  # a listing has perhaps replaced `index.delayed`
             logger.warning("delayed messages stay delayed for now: %s", error)
         await store.refresh()
-        return True
 
     async def bring(self, due: Sequence[tuple[str, int]]) -> int:
         """Bring delayed messages with these names and keys to the end of the line, until another client is faster.

@@ -61,7 +61,7 @@ class Receiver(Steps):
         keeps_errors: Keep why messages failed.
     """
 
-    def __init__(self, store: Store, operation: Operation, promote: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(self, store: Store, operation: Operation, promote: Callable[[], Awaitable[None]]) -> None:
         super().__init__(store, operation)
         self._promote = promote
         self._dead: Directory | None = None

@@ -125,10 +125,9 @@ class Instance:
         """Tell of every change that was made before this call. It wakes all but the given watcher, which asks."""
         scheduled = bool(self._due)
         self._read()
-        if self._due:
-            self._due.discard(watcher)
-            if self._due and not scheduled and (loop := self._loop()) is not None:
-                loop.call_soon(self._wake)
+        self._due.discard(watcher)
+        if self._due and not scheduled and (loop := self._loop()) is not None:
+            loop.call_soon(self._wake)
 
     def retire(self) -> None:
         """End it, and keep the kernel's part for the next event loop."""
@@ -177,8 +176,7 @@ class Instance:
             watchers = list(self._watchers(number))
             for watcher in watchers:
                 watcher.change(mask, renaming, filename, now)
-                if watcher in self._attending:
-                    self._due.add(watcher)
+            self._due |= self._attending.intersection(watchers)
             if mask & IGNORED or not watchers:
                 self._end_watch(number)
 
