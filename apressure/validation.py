@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from datetime import timedelta
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -155,6 +155,19 @@ def elsewhere(**advice: str) -> Callable[[Callable[P, Awaitable[T]]], Callable[P
         return checked
 
     return decorated
+
+
+def optional(check: Callable[Concatenate[Any, P], object], value: Any, *args: P.args, **kwargs: P.kwargs) -> None:
+    """Raise if an argument is neither None nor valid.
+
+    Args:
+        check: One of the checks above.
+        value: The argument.
+        *args: What the check is told besides.
+        **kwargs: The same.
+    """
+    if value is not None:
+        check(value, *args, **kwargs)
 
 
 def batch(items: Any, method: str, single: str) -> None:

@@ -43,8 +43,7 @@ class Added(NamedTuple):
         validation.encoded(letter.id, "the id of a dead letter", _LONGEST_ID)
         if not isinstance(letter.raw, bytes):
             raise TypeError(f"the raw of a dead letter must be bytes, not {type(letter.raw).__name__}")
-        if letter.attempts is not None:
-            validation.whole(letter.attempts, "attempts of a dead letter", 0, _MOST_ATTEMPTS)
+        validation.optional(validation.whole, letter.attempts, "attempts of a dead letter", 0, _MOST_ATTEMPTS)
         when = time.time() if letter.when is None else letter.when
         if not 0 <= when <= _LATEST:
             raise ValueError(f"when of a dead letter must be in seconds since 1970, up to {_LATEST}, not {when}")

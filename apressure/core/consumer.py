@@ -24,21 +24,21 @@ D = TypeVar("D", bound=LeasedDelivery[Any])
 
 
 class ConsumerOptions(NamedTuple):
-    """What a program says of a consumer, checked.
+    """What a program says of a consumer.
 
     Attributes:
         manual: The program gets deliveries, and settles them.
         delete: Delete the queue when it is drained.
         prefetch: How many deliveries to ask for at a time; None to adapt to how quick the program is.
         lease: Seconds.
-        max_hold: Seconds without progress after which leases are given up.
+        max_hold: Seconds without progress after which leases are given up; None for the default.
     """
 
     manual: bool
     delete: bool
     prefetch: int | None
     lease: float
-    max_hold: float
+    max_hold: float | None
 
 
 class QueueConsumer(ABC, Generic[T, D]):

@@ -235,8 +235,7 @@ class Letters(Administration, Generic[T]):
         return added
 
     async def _dead_letters(self, limit: int | None, source: str | None = None) -> list[DeadLetter[T]]:
-        if limit is not None:
-            validation.whole(limit, "limit")
+        validation.optional(validation.whole, limit, "limit")
         self.check()
         return await self._letters(limit, source)
 
@@ -256,8 +255,7 @@ class Letters(Administration, Generic[T]):
         self, max_items: int | None, timeout: float | None, ids: Iterable[str | DeadLetter[Any]] | None,
         source: str | None = None,
     ) -> Requeued:  # fmt: skip
-        if max_items is not None:
-            validation.whole(max_items, "max_items")
+        validation.optional(validation.whole, max_items, "max_items")
         if ids is not None and max_items is not None:
             raise ValueError("give either max_items= or ids=: the ids say how many")
         names, letters = (None, []) if ids is None else chosen_by(ids)

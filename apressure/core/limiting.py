@@ -132,8 +132,7 @@ class Limiting(Administration):
             return
         validation.whole(count, "count", 1, MOST, "messages")
         milliseconds = round(1000 * validation.seconds(per, "per", 0.001, MOST / 1000))
-        if burst is not None:
-            validation.whole(burst, "burst", 1, MOST, "messages")
+        validation.optional(validation.whole, burst, "burst", 1, MOST, "messages")
         if count > FASTEST * milliseconds:
             raise ValueError(f"a rate can be up to {FASTEST * 1000:,} messages a second, not {count / per:,.0f}")
         await self._limit({"count": count, "per": milliseconds, "burst": burst})
@@ -159,8 +158,7 @@ class Limiting(Administration):
         On this kind:
             TaskQueue: `get`, which takes and completes a task, waits for room, too.
         """
-        if at_most is not None:
-            validation.whole(at_most, "at_most", 1, MOST, "messages")
+        validation.optional(validation.whole, at_most, "at_most", 1, MOST, "messages")
         await self._limit({"concurrency": at_most})
 
     @with_deadline()
@@ -220,8 +218,7 @@ class Limiting(Administration):
             raise knows_no_keys(self.name, self._keyless)
         if pointer is not None:
             pointer_of(pointer)
-        if at_most is not None:
-            validation.whole(at_most, "at_most", 1, MOST, "messages")
+        validation.optional(validation.whole, at_most, "at_most", 1, MOST, "messages")
         if not isinstance(fair, bool):
             raise TypeError(f"fair must be True or False, not {type(fair).__name__}")
         await self._limit({"key_most": at_most or 0, "key_fair": int(fair), "key_pointer": pointer})

@@ -59,8 +59,7 @@ class Promoting(Administration):
 
         Cancelled, each of them is delayed or due.
         """
-        if max_items is not None:
-            validation.whole(max_items, "max_items")
+        validation.optional(validation.whole, max_items, "max_items")
         names: list[str] = []
         if ids is not None:
             if max_items is not None:

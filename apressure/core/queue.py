@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, Unpack, overl
 from apressure import validation
 from apressure.concurrency.deadline import with_deadline, within
 from apressure.core.browsing import Browsing
-from apressure.core.consumer import QueueConsumer
+from apressure.core.consumer import ConsumerOptions, QueueConsumer
 from apressure.core.delivery import LeasedDelivery
 from apressure.core.draining import Drainable
 from apressure.core.due import Due, ManyTerms, PutTerms, due_of
@@ -380,10 +380,12 @@ class Queue(AnyQueue[T, D, str], Generic[T, D]):
     """The largest `prefetch`; None for no limit."""
 
     @abstractmethod
-    def _consumer(
-        self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
-    ) -> QueueConsumer[Any, D]:
-        """Return a consuming end. None is this kind's default."""
+    def _lease_of(self, lease: float | None) -> float:
+        """Return a lease in seconds, checked; None for this kind's default."""
+
+    @abstractmethod
+    def _consumer(self, options: ConsumerOptions) -> QueueConsumer[Any, D]:
+        """Return a consuming end."""
 
     def producer(self, close: bool = True) -> QueueProducer[T]:
         """Return the producing end of the queue, for `async with`.
@@ -439,4 +441,4 @@ class Queue(AnyQueue[T, D, str], Generic[T, D]):
         if not shared:
             raise ValueError(f"consumers of {self._a_kind} always share it: leave out shared=False")
         validation.consumer(ack, prefetch, timeout, self._most_prefetched)
-        return self._consumer(ack == "manual", delete, prefetch, lease, max_hold)
+        return self._consumer(ConsumerOptions(ack == "manual", delete, prefetch, self._lease_of(lease), max_hold))

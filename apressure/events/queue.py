@@ -20,7 +20,6 @@ from apressure.core.browsing import Asked, Found
 from apressure.core.consumer import ConsumerOptions, give_back_unseen
 from apressure.core.due import Due, PutTerms
 from apressure.core.history import HistoryStore
-from apressure.core.leases.arguments import max_hold_of
 from apressure.core.objects import Fronting
 from apressure.core.queue import Queue
 from apressure.core.registration import Registry
@@ -118,8 +117,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
         max_attempts: int | None = None, keep_errors: bool = True, **options: Unpack[ClientOptions],
     ) -> None:  # fmt: skip
         self.client: Client = _client_of(client, options)
-        if max_attempts is not None:
-            validation.whole(max_attempts, "max_attempts")
+        validation.optional(validation.whole, max_attempts, "max_attempts")
         self.name = name
         self.max_attempts = max_attempts
         self._items: Items[T] = Items(name, codec_for(codec), self.client.settings.max_message_size)
@@ -311,7 +309,8 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
         drivers: list[Any] = [queue._driver for queue in queues]  # noqa: SLF001 (of this class)
         if not isinstance(queue.client, Client):
             drivers[0].wait_together(drivers)
-        return EventConsumers(queues, [queue._consumer(True, False, 1, lease, None) for queue in queues])  # noqa: SLF001
+        blocks: list[Any] = [queue.consumer("manual", prefetch=1, lease=lease) for queue in queues]
+        return EventConsumers(queues, blocks)
 
     # What is behind the operations on the queue as a whole.
 
@@ -414,11 +413,11 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
         assert isinstance(self._driver, RedisDriver)  # `_unable_to_browse`
         return await self._driver.steps.browse(asked)  # type: ignore[no-any-return]
 
-    def _consumer(
-        self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
-    ) -> AnyEventConsumer[Any, Any]:
+    def _lease_of(self, lease: float | None) -> float:
+        return self._driver.lease_of(lease)
+
+    def _consumer(self, options: ConsumerOptions) -> AnyEventConsumer[Any, Any]:
         driver = self._driver
-        options = ConsumerOptions(manual, delete, prefetch, driver.lease_of(lease), max_hold_of(max_hold))
         if isinstance(driver, RedisDriver):
             return EventConsumer(driver, options)
         from apressure.events.remote.consumer import RemoteEventConsumer

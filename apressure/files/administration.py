@@ -11,22 +11,23 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from apressure import dead_letters
+from apressure import dead_letters, validation
 from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.settle import note_sent
 from apressure.core.added_letters import Added
 from apressure.core.browsing import MOST_READ
+from apressure.core.errors import closed
 from apressure.core.letters_beside import LettersBeside
 from apressure.core.reviving import Chosen
 from apressure.core.searching import Read
-from apressure.core.statistics import BoundedStatistics
+from apressure.core.statistics import BoundedStatistics, figures
 from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter
-from apressure.exceptions import QueueClosedError, QueueDoesNotExistError, StorageError
+from apressure.exceptions import QueueDoesNotExistError, StorageError
 from apressure.files.core import Core
 from apressure.files.schedules import FileSchedules
 from apressure.files.storage import lifecycle, names
-from apressure.files.storage.directory import Directory, Letter
+from apressure.files.storage.directory import Directory
 from apressure.files.storage.index import Index
 from apressure.files.storage.messages.reasons import Reason
 from apressure.files.storage.store import Steps
@@ -53,13 +54,16 @@ class FileQueueStatistics(BoundedStatistics):
     notified: bool
 
 
-class _Status(NamedTuple):
-    """What a look at the directory tells. A queue that was deleted when it had been closed counts as closed."""
+class _Looked(NamedTuple):
+    """What a look at the directory tells, as `figures` takes it."""
 
-    closed: bool
     waiting: int
-    exists: bool = True
-    created: bool = True
+    bound: int
+    closed: bool
+    paused: bool
+    delayed: int
+    next_due: float | None
+    expired: int
 
 
 class QueueSteps(Steps):
@@ -68,34 +72,27 @@ class QueueSteps(Steps):
     async def create(self, bound: int) -> bool:
         """Make the directory, with its bound in it, unless something has its name. Returns whether it is new."""
         with self.operation():
-            place = self.store.beside(self.settings.name)
-            new = await self._worker.in_thread(lifecycle.create, place, bound)
+            new = await self._worker.in_thread(lifecycle.create, self.store.beside(self.settings.name), bound)
             self.store.auto_create = False  # if another process deletes it, a put does not make it again
             await self.store.reopen()
         return new
 
     async def close(self, expected: bool = True) -> None:
         """Close the queue. Raises QueueClosedError where it is closed already."""
-        if not await self._call(self._directory.close_queue):
-            name = self.settings.name
-            raise QueueClosedError(f"the queue {name!r} is closed", name=name)
+        if not await self._call(Directory.close_queue):
+            raise closed(self.settings.name)
 
     async def pause(self, pausing: bool, expected: bool = True) -> bool:
         """Pause the queue, or resume it. Returns whether that is new."""
-        return bool(await self._call(self._directory.pause if pausing else self._directory.resume))
+        return bool(await self._call(Directory.pause if pausing else Directory.resume))
 
     async def set_bound(self, bound: int) -> None:
         """Have the directory say another bound."""
-        await self._call(lifecycle.set_bound, self._directory, bound)
+        await self._call(lifecycle.set_bound, bound)
 
     async def delete(self) -> None:
         """Delete the directory, if it contains nothing but a queue."""
-        await self._call(lifecycle.delete, self._directory)
-
-    async def _call(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        with self.operation():
-            await self.store.refresh()
-            return await self._worker.in_thread(call, *arguments)
+        await self._call(lifecycle.delete)
 
 
 class Administration(LettersBeside[T], Core[T], Generic[T]):
@@ -118,35 +115,26 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
             if names.EXPIRED_COUNT in index.beside:
                 expired = await self._store.worker.do(self._store.directory.expired)
         oldest, expiry, due = index.oldest(), index.taken.first(), index.delayed.next_due()
+        next_due = None if due is None else max(0.0, (due - self._store.now) / 1e3)
+        looked = _Looked(
+            index.waiting, self._store.bound, index.closed, index.paused, len(index.delayed), next_due, expired
+        )
+        waiting = len(self._waits.putters), len(self._waits.receivers) + len(self._waits.drainers)
         return FileQueueStatistics(
-            name=self.name,
+            **figures(self.name, looked, waiting, self._waits.blocked, self._store.counts.fields()),
             path=str(self.path),
-            length=index.waiting,
-            bound=self._store.bound,
-            closed=index.closed,
-            paused=index.paused,
             in_flight=index.in_flight,
             unfinished=len(index.unfinished),
             oldest=None if oldest is None else datetime.fromtimestamp(names.time_of(oldest) / 1e6, UTC),
             next_expiry=None if expiry is None else max(0.0, (expiry[0] - self._store.now) / 1e6),
-            put_count=self.put_count,
-            received_count=self._receiver.received,
-            deleted_count=self._receiver.deleted,
-            dead_lettered_count=self._receiver.dead_lettered,
-            waiting_putters=len(self._waits.putters),
-            waiting_receivers=len(self._waits.receivers) + len(self._waits.drainers),
             notified=self._store.watcher.ordered,
-            blocked=self._waits.blocked.seconds(),
-            delayed=len(index.delayed),
-            expired=expired,
             **await self._kept_beside(),
-            next_due=None if due is None else max(0.0, (due - self._store.now) / 1e6),
         )
 
     @property
     def put_count(self) -> int:
         """How many messages this object has put."""
-        return self._putter.count
+        return self._store.counts.put_count
 
     @with_deadline()
     async def ack(self, message_id: str, *, deadline: float | None = None) -> bool:
@@ -162,9 +150,7 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
 
         Cancelled, it is deleted or not.
         """
-        if not isinstance(message_id, str):
-            raise TypeError(f"a message's id must be a string, not {type(message_id).__name__}")
-        key = names.key_of(message_id)
+        key = names.key_of(validation.text(message_id, "a message's id"))
         if key is None:
             raise ValueError(f"not a message's id: {message_id!r}")
         with self._operation():
@@ -200,14 +186,14 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
         with self._operation():
             await self._store.refresh(create=True)
 
-    async def _look(self) -> _Status:
+    async def _look(self) -> Index:
         with self._operation():
             try:
                 await self._store.refresh()
             except QueueDoesNotExistError:
-                if not self._store.index.closed:  # it was deleted before it was closed
+                if not self._store.index.closed:  # otherwise it was deleted after that, and counts as closed
                     raise
-        return _Status(self._store.index.closed, self._store.index.waiting)
+        return self._store.index
 
     async def _exists(self) -> bool:
         with self._operation():
@@ -247,12 +233,8 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
         with self._operation(), self._dead(chosen.source) as dead:
             if not chosen.discard:
                 await self._store.refresh()
-            try:
-                found = await self._store.worker.in_thread(_oldest_first, dead)
-            except QueueDoesNotExistError:
-                if chosen.source is not None and not chosen.discard:
-                    raise
-                found = []  # there are no dead letters yet
+            must_exist = chosen.source is not None and not chosen.discard
+            found = await self._store.worker.in_thread(_oldest_first, dead, must_exist)
             if ids is not None:
                 found = [filename for filename in found if filename in ids]
 
@@ -276,24 +258,26 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
         return count
 
 
-def _oldest_first(dead: Directory) -> list[str]:
-    """Open a directory, and return the names of its dead letters. Reasons of those that are gone are deleted."""
-    dead.open(create=False)
-    files, _ = dead.list()
-    index = Index.of(files, 0.0)
+def _oldest_first(dead: Directory, must_exist: bool = False) -> list[str]:
+    """Open a directory, and return the names of its dead letters. Reasons of those that are gone are deleted.
+
+    Where the directory does not exist, there are no dead letters yet, unless it must.
+    """
+    try:
+        dead.open(create=False)
+        index = Index.of(dead.list()[0], 0.0)
+    except QueueDoesNotExistError:
+        if must_exist:
+            raise
+        return []
     dead.forget_orphans(index.orphans())
     return index.waiting_names()
 
 
 def _read_letters(dead: Directory, limit: int | None, decode: Callable[[bytes], T]) -> list[DeadLetter[T]]:
-    """Return the oldest dead letters, at most `limit`; none where the directory does not exist."""
-    try:
-        found = _oldest_first(dead)
-    except QueueDoesNotExistError:
-        return []
-    # Another client may have taken one meanwhile.
-    shown = (_shown(filename, letter, decode) for filename in found if (letter := dead.letter(filename)))
-    return list(itertools.islice(shown, limit))
+    """Return the oldest dead letters, at most `limit`."""
+    shown = (_shown(dead, filename, decode) for filename in _oldest_first(dead))
+    return list(itertools.islice((letter for letter in shown if letter is not None), limit))
 
 
 def _add_letters(dead: Directory, letters: Sequence[Added]) -> None:
@@ -301,7 +285,7 @@ def _add_letters(dead: Directory, letters: Sequence[Added]) -> None:
     dead.open(create=True)
     newest = Index.of(dead.list()[0], 0.0).newest
     for count, letter in enumerate(letters):
-        reason = Reason()
+        reason = None
         if letter.attempts is not None:
             reason = Reason(letter.error, letter.attempt, letter.attempts, letter.when * 1000)
         try:
@@ -316,23 +300,23 @@ def _add_letters(dead: Directory, letters: Sequence[Added]) -> None:
 
 def _read_page(dead: Directory, passed: int, most: int, decode: Callable[[bytes], T]) -> Read[T]:
     """Read dead letters behind the `passed` oldest ones, up to about 1 MiB of them."""
-    try:
-        found = _oldest_first(dead)
-    except QueueDoesNotExistError:
-        return Read([], 0, 0)
+    found = _oldest_first(dead)
     letters: list[DeadLetter[T]] = []
     looked = size = 0
     for filename in found[passed : passed + most]:
         if size >= MOST_READ:
             break
         looked += 1
-        if letter := dead.letter(filename):
-            size += len(letter.data)
-            letters.append(_shown(filename, letter, decode))
+        if (letter := _shown(dead, filename, decode)) is not None:
+            size += len(letter.raw)
+            letters.append(letter)
     return Read(letters, looked, len(found))
 
 
-def _shown(message_id: str, letter: Letter, decode: Callable[[bytes], T]) -> DeadLetter[T]:
+def _shown(dead: Directory, message_id: str, decode: Callable[[bytes], T]) -> DeadLetter[T] | None:
+    """Return a dead letter; None if another client has taken it meanwhile."""
+    if (letter := dead.letter(message_id)) is None:
+        return None
     data, reason, refused = letter
     if refused is not None:
         decode = functools.partial(_refuse, refused)

@@ -16,12 +16,7 @@ from apressure.core.delivery import Hand
 from apressure.core.objects import Block
 from apressure.core.queue import Queue
 from apressure.core.waiting import Wait
-from apressure.exceptions import (
-    ClientClosedError,
-    OperationUnblockedError,
-    QueueDoesNotExistError,
-    QueueFullError,
-)
+from apressure.exceptions import ClientClosedError, OperationUnblockedError, QueueDoesNotExistError, QueueFullError
 from apressure.files.delivery import FileDelivery
 from apressure.files.options import Settings
 from apressure.files.putting import Putter
@@ -133,17 +128,17 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
             await self._store.open(create=True)
 
     async def take(
-        self, most: int, timeout: float | None, lease: float | None, idle: Callable[[], bool] | None = None
+        self, most: int, timeout: float | None, lease: float, idle: Callable[[], bool] | None = None
     ) -> list[Got]:
         """Take one to `most` messages, waiting while there is none; for the rest see `FileQueue.receive`.
 
         Args:
             most: How many at most.
             timeout: Seconds to wait at most.
-            lease: Seconds; None for the queue's own lease.
+            lease: Seconds.
             idle: In a drained queue, wait for messages in flight while this returns True.
         """
-        take = functools.partial(self._receiver.take, most, self._store.settings.lease_of(lease), idle)
+        take = functools.partial(self._receiver.take, most, lease, idle)
         return await self._until(take, timeout, self._receiver.undo)
 
     def deliveries(self, received: Sequence[Got], in_hand: Hand | None = None) -> list[FileDelivery[T]]:

@@ -99,10 +99,8 @@ def settings_from(path: str | PurePath, options: FileQueueOptions) -> Settings:
     validation.known(given, (*FileQueueOptions.__annotations__, "codec"))
     dead = names.check_queue_name(f"{name}.dead" if dead_letters is None else dead_letters)
     settings = Settings(parent, name, dead, **given)
-    if settings.bound is not None:
-        validation.whole(settings.bound, "bound", 0, names.MAX_BOUND, "messages")
-    if settings.max_attempts is not None:
-        validation.whole(settings.max_attempts, "max_attempts")
+    validation.optional(validation.whole, settings.bound, "bound", 0, names.MAX_BOUND, "messages")
+    validation.optional(validation.whole, settings.max_attempts, "max_attempts")
     validation.whole(settings.max_message_size, "max_message_size")
     validation.seconds(settings.lease, "lease", _SHORTEST_LEASE, _LONGEST_LEASE)
     validation.seconds(settings.poll_interval, "poll_interval", 0.001, 86400)

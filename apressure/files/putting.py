@@ -23,6 +23,7 @@ from apressure.exceptions import QueueClosedError, StorageError
 from apressure.files.storage import names
 from apressure.files.storage.directory import Directory
 from apressure.files.storage.messages import contents
+from apressure.files.storage.messages.reasons import Reason
 from apressure.files.storage.store import Operation, Steps, Store
 from apressure.files.storage.watcher import Watcher
 from apressure.files.storage.writing import Reservation
@@ -46,17 +47,12 @@ class _Commit:
 
 
 class Putter(Steps):
-    """Puts messages into a store.
-
-    Attributes:
-        count: How many messages it has put.
-    """
+    """Puts messages into a store."""
 
     def __init__(self, store: Store, operation: Operation) -> None:
         super().__init__(store, operation)
         self._commits: deque[_Commit] = deque()
         self._last = -1
-        self.count = 0
 
     async def put(self, messages: list[bytes], progress: Progress, due: Due | None = None) -> str | Wait:
         """Put messages, in order, as long as there is room (specification: New). What was put leaves the list.
@@ -79,7 +75,7 @@ class Putter(Steps):
                 return FULL
             if due is not None and due.expires is not None:
                 for reservation in reserved:
-                    reservation.expires = self.store.now + due.expires * 1000
+                    reservation.reason = Reason(expires=self.store.now + due.expires * 1000)
             if due is not None and due.milliseconds:
                 when = due.at(math.ceil(self.store.time() * 1000))
                 for reservation in reserved:
@@ -133,11 +129,11 @@ class Putter(Steps):
 
     async def _begin(self) -> Watcher:
         """Bring the index up to date, and what is due before what is put now."""
-        watcher = await self.store.refresh(create=True)
-        if self._index.delayed and await self.promote():
-            watcher = self.store.watcher
+        await self.store.refresh(create=True)
+        if self._index.delayed:
+            await self.promote()
         self._check_open()
-        return watcher
+        return self.store.watcher
 
     def _check_open(self) -> None:
         if self._index.closed:
@@ -174,13 +170,10 @@ class Putter(Steps):
 
     def _create(self, keys: Sequence[int], messages: Sequence[bytes | None]) -> list[Reservation]:
         reserved: list[Reservation] = []
-        now = self.store.now
+        directory, now = self._directory, self.store.now
         for key, message in zip(keys, messages, strict=False):
             try:
-                if message is None:
-                    reservation = self._directory.reserve_name(key)
-                else:
-                    reservation = self._directory.reserve(key, message)
+                reservation = directory.reserve_name(key) if message is None else directory.reserve(key, message)
             except StorageError:
                 if reserved:
                     break  # these first; the next put raises it
@@ -189,7 +182,7 @@ class Putter(Steps):
                 break
             reserved.append(reservation)
         if reserved and names.time_of(reserved[-1].key) > now:
-            contents.note_newest(self._directory.fileno(), reserved[-1].key)
+            contents.note_newest(directory.fileno(), reserved[-1].key)
         return reserved
 
     def _forget(self, reservations: Sequence[Reservation]) -> None:
@@ -209,7 +202,7 @@ class Putter(Steps):
             return commit.outcome
         finally:
             if commit.outcome is not None:  # also of one that was cancelled
-                self.count += commit.outcome[0]
+                self.store.counts.put_count += commit.outcome[0]
             self._forget(reserved)
 
     def _commit_together(self, wanted: _Commit) -> None:
@@ -225,27 +218,21 @@ class Putter(Steps):
                 error = None  # the later ones were abandoned, and try again
             done = max(0, done - count)
 
-    async def promote(self) -> bool:
+    async def promote(self) -> None:
         """Bring delayed messages whose time has come to the end of the line, some of them if there are many.
 
         Names are reserved after the list of what is due was made, and given up as soon as another client has been
         faster. So several clients together keep the order.
-
-        Returns:
-            Whether any were due.
         """
-        index, store = self._index, self.store  # a listing replaces `index.delayed`
-        now = store.now
-        due = index.delayed.due(now, _MOST_DUE) if index.delayed.are_due(now) else []
-        if not due:
-            return False
+        index, store, now = self._index, self.store, self.store.now
+        if not index.delayed.are_due(now):
+            return
         try:
-            await self.bring(due)
+            await self.bring(index.delayed.due(now, _MOST_DUE))
         except StorageError as error:
-            index.delayed.held = store.now + _LATER
+            index.delayed.held = store.now + _LATER  # a listing has perhaps replaced `index.delayed`
             logger.warning("delayed messages stay delayed for now: %s", error)
         await store.refresh()
-        return True
 
     async def bring(self, due: Sequence[tuple[str, int]]) -> int:
         """Bring delayed messages with these names and keys to the end of the line, until another client is faster.

@@ -12,7 +12,6 @@ from apressure.core.browsing import Asked, Found
 from apressure.core.consumer import ConsumerOptions
 from apressure.core.dedup import knows_no_repeats
 from apressure.core.due import Due
-from apressure.core.leases.arguments import max_hold_of
 from apressure.files.administration import Administration
 from apressure.files.consumer import FileConsumer
 from apressure.files.delivery import FileDelivery
@@ -69,11 +68,7 @@ class FileQueue(Administration[T]):
     ) -> None: ...
     @overload
     def __init__(
-        self: FileQueue[Any],
-        path: Path,
-        *,
-        codec: UntypedCodec,
-        **options: Unpack[FileQueueOptions],
+        self: FileQueue[Any], path: Path, *, codec: UntypedCodec, **options: Unpack[FileQueueOptions]
     ) -> None: ...
     @overload
     def __init__(
@@ -86,13 +81,11 @@ class FileQueue(Administration[T]):
         super().__init__(settings)
         self._items: Items[T] = Items(self.name, codec_for(codec), settings.max_message_size)
 
-    def _consumer(
-        self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
-    ) -> FileConsumer[Any]:
-        seconds = self._store.settings.lease_of(lease)
-        return FileConsumer(
-            self, self._receiver, ConsumerOptions(manual, delete, prefetch, seconds, max_hold_of(max_hold))
-        )
+    def _lease_of(self, lease: float | None) -> float:
+        return self._store.settings.lease_of(lease)
+
+    def _consumer(self, options: ConsumerOptions) -> FileConsumer[Any]:
+        return FileConsumer(self, self._receiver, options)
 
     # What is behind puts.
 
@@ -107,11 +100,11 @@ class FileQueue(Administration[T]):
     # What is behind receiving and getting.
 
     async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[FileDelivery[T]]:
-        return self.deliveries(await self.take(most, timeout, lease))
+        return self.deliveries(await self.take(most, timeout, self._lease_of(lease)))
 
     async def _get(self, most: int, timeout: float | None) -> list[T]:
         while True:
-            got = await self.take(most, timeout, None)
+            got = await self.take(most, timeout, self._lease_of(None))
             items, broken = self._items.decode_first([one.data for one in got])
             with self._operation():  # an item that cannot be decoded is in the error
                 done = await self._receiver.take_for_good(got, max(1, len(items)))

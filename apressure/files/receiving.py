@@ -17,9 +17,8 @@ from apressure.core.browsing import Asked, Found
 from apressure.core.waiting import EMPTY, Wait
 from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError, StorageError
 from apressure.files.storage import names
-from apressure.files.storage.browsing import look
 from apressure.files.storage.directory import Back, Directory, NotAMessageError, Taken
-from apressure.files.storage.messages.contents import TooLargeError
+from apressure.files.storage.messages.contents import TooLargeError, look
 from apressure.files.storage.store import Operation, Steps, Store
 
 logger = logging.getLogger("apressure")
@@ -59,19 +58,15 @@ class Receiver(Steps):
         promote: Brings delayed messages that are due into the queue.
 
     Attributes:
-        received, deleted, dead_lettered: How many messages it has received, deleted, and moved to the dead letters.
         keeps_errors: Keep why messages failed.
     """
 
-    def __init__(self, store: Store, operation: Operation, promote: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(self, store: Store, operation: Operation, promote: Callable[[], Awaitable[None]]) -> None:
         super().__init__(store, operation)
         self._promote = promote
         self._dead: Directory | None = None
         self._place = -1
         """The last id in the dead-letter queue that was not the message's own."""
-        self.received = 0
-        self.deleted = 0
-        self.dead_lettered = 0
         self.keeps_errors = store.settings.max_attempts is not None and store.settings.keep_errors
 
     async def take(self, most: int, lease: float, idle: Callable[[], bool] | None = None) -> list[Got] | Wait:
@@ -129,7 +124,7 @@ class Receiver(Steps):
         except BaseException:
             await self.undo(got)
             raise
-        self.received += len(got)
+        self.store.counts.received_count += len(got)
         return got or self._nothing(idle)
 
     def _may_expire(self, key: int) -> bool:
@@ -258,7 +253,7 @@ class Receiver(Steps):
             else:
                 break
         if moved:
-            self.dead_lettered += 1
+            self.store.counts.dead_lettered_count += 1
             logs.dead_letter("FileQueue", settings.name, names.id_of(key), times, data, settings.dead_letters)
 
     async def note(self, filename: str, key: int, error: bytes, attempt: int | None = None) -> None:
@@ -298,7 +293,7 @@ class Receiver(Steps):
 
     async def _forget(self, filename: str) -> None:
         """Forget a message that was deleted."""
-        self.deleted += 1
+        self.store.counts.deleted_count += 1
         self.store.went(filename)
         if self._index.reasons and (name := names.parse(filename)) and name.key in self._index.reasons:
             self._index.reasons.discard(name.key)

@@ -42,8 +42,7 @@ class FileRegistry(Steps):
         self._start(lambda _: None, registrations.leave, name)
 
     async def ask(self, worker_id: bytes, what: Wish) -> int:
-        with self.operation():
-            return await self._changed(registrations.ask, worker_id, what)
+        return await self._change(registrations.ask, worker_id, what)
 
     async def read(self) -> tuple[int, Kept]:
         """Return the time in milliseconds since 1970, and the registrations. Call it in an operation."""
@@ -62,17 +61,15 @@ class FileRegistry(Steps):
             answer: Any
             with stack:
                 try:
-                    answer = await self._changed(change, *arguments)
+                    answer = await self._change(change, *arguments)
                 except PressureError as error:
                     answer = error
                 on_answer(answer)
 
         background.start(run(), f"registering at the queue {self.settings.name!r}")
 
-    async def _changed(self, change: Callable[..., int], *arguments: Any) -> int:
-        await self.store.refresh()
-        now = int(self.store.time() * 1000)
-        return await self._worker.in_thread(_change, self._directory, change, now, *arguments)
+    async def _change(self, change: Callable[..., int], *arguments: Any) -> int:
+        return int(await self._call(_change, change, int(self.store.time() * 1000), *arguments))
 
 
 def _change(directory: Directory, change: Callable[..., int], *arguments: Any) -> int:

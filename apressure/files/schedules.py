@@ -17,7 +17,6 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from apressure.core.workers import Beside, told
@@ -81,9 +80,7 @@ class FileSchedules(Steps):
         return Beside(schedules, 0, *told(now, registered.items()))
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
-        with self.operation():
-            await self.store.refresh()
-            return await self._worker.in_thread(_change, self._directory, name, was, becomes, self.store.now)
+        return bool(await self._call(_change, name, was, becomes, self.store.now))
 
     async def put(self, name: str, was: bytes, becomes: bytes, message: bytes) -> str:
         with self.operation():
@@ -95,7 +92,7 @@ class FileSchedules(Steps):
                 return "full"
             done = await self._worker.in_thread(_change, self._directory, name, was, becomes, self.store.now, message)
             if done:
-                self._putter.count += 1
+                self.store.counts.put_count += 1
                 await self.store.refresh()
                 await self._putter.promote()  # otherwise the next one that looks does it
         return "put" if done else "changed"
@@ -108,7 +105,9 @@ def _change(
 
     `now` is in microseconds since 1970.
     """
-    with directory.errors("change the schedules of"), _locked(directory):
+    locking = opened(names.SCHEDULES_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, directory.fileno())
+    with directory.errors("change the schedules of"), locking as lock:
+        lock_patiently(lock, directory.name, "schedules", _PATIENCE)
         records = _read(directory)
         if records.pending:
             _publish(directory, records.pending, now)
@@ -133,11 +132,9 @@ def _publish(directory: Directory, pending: str, now: int) -> None:
     key = -1
     while True:
         key = names.following(key, now / 1e6, "us")
-        try:
+        with contextlib.suppress(FileExistsError):  # another message has that name
             directory.delay(pending, names.delayed_name(key, now // 1000))
-        except FileExistsError:  # another message has that name
-            continue
-        return
+            return
 
 
 def _read(directory: Directory) -> _Records:
@@ -182,11 +179,3 @@ def _write(directory: Directory, filename: str, data: bytes) -> None:
         contents.write(fd, data)
         if directory.fsync:
             os.fsync(fd)
-
-
-@contextlib.contextmanager
-def _locked(directory: Directory) -> Iterator[None]:
-    """Hold the lock of the schedules."""
-    with opened(names.SCHEDULES_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, directory.fileno()) as fd:
-        lock_patiently(fd, directory.name, "schedules", _PATIENCE)
-        yield

@@ -94,8 +94,7 @@ class AsyncQueue(Core[T]):
         **options: Unpack[ClientOptions],
     ) -> None:  # fmt: skip
         self.client = client_of(AsyncQueue, client, options)
-        if max_attempts is not None:
-            validation.whole(max_attempts, "max_attempts")
+        validation.optional(validation.whole, max_attempts, "max_attempts")
         self.name = name
         self.max_attempts = max_attempts
         settings = self.client.settings

@@ -46,8 +46,7 @@ class Options:
 
     def check(self, queue: object, deliveries: bool, shared: bool | None) -> None:
         """Raise TypeError or ValueError for an invalid option."""
-        if self.timeout is not None:
-            validation.seconds(self.timeout, "timeout", above=True, none=True)
+        validation.optional(validation.seconds, self.timeout, "timeout", above=True, none=True)
         if self.on_error is not None and not callable(self.on_error):
             raise TypeError(f"on_error must be a function, not {type(self.on_error).__name__}")
         if self.create and not isinstance(queue, Creatable):
@@ -68,8 +67,7 @@ class Options:
 
     def _check_selection(self, shared: bool | None) -> None:
         """Check which items handlers get, and when."""
-        if self.batch is not None:
-            validation.whole(self.batch, "batch", 1, MAX_BATCH)
+        validation.optional(validation.whole, self.batch, "batch", 1, MAX_BATCH)
         if validation.seconds(self.linger, "linger") and self.batch is None:
             raise ValueError("linger= is the time to wait for more items of a batch: add batch=")
         if self.key is not None:

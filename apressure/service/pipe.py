@@ -236,8 +236,7 @@ async def pipe(
     destination stays open then.
     """
     handlers.check(transform, "transform")
-    if batch is not None:
-        validation.whole(batch, "batch", 1, _MOST)
+    validation.optional(validation.whole, batch, "batch", 1, _MOST)
     validation.whole(concurrency, "concurrency", 1, _MOST)
     checked_retry(retry)
     once = _once(destination, dedup_id, dedup_window, exactly_once)

@@ -350,8 +350,7 @@ def _members(
             number: Any = weight
             if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 < number < math.inf:
                 raise ValueError(f"a weight must be a number above 0, not {weight!r}")
-    if ageing is not None:
-        validation.seconds(ageing, "ageing", none=True)
+    validation.optional(validation.seconds, ageing, "ageing", none=True)
     if count == 1:
         return [None]
     if options.batch is not None or options.key is not None:

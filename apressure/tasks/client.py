@@ -8,6 +8,8 @@ from apressure import validation
 from apressure.codecs import Codec
 from apressure.connection.client import Client
 from apressure.connection.settings import OtherOptions
+from apressure.core.consumer import ConsumerOptions
+from apressure.core.leases.arguments import lease_of
 from apressure.tasks.engine.steps import queue_names
 from apressure.tasks.nodes.consumer import Listener
 from apressure.tasks.options import DEFAULT_RESULT_TTL, OnOrphan, refuse_unfit, ttl_of
@@ -84,7 +86,7 @@ class TaskClient(Client):
         queue = self._queue_named(name)
         if max_attempts is not None or on_orphan != "retry":
             queue = self.queue(name, max_attempts=max_attempts, on_orphan=on_orphan)
-        return Listener(queue, True, False, None, lease, max_hold)
+        return Listener(queue, ConsumerOptions(True, False, None, lease_of(lease), max_hold))
 
     def processor(self, task: Task) -> Processor:
         """Return what updates a task while it is processed.

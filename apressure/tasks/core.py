@@ -244,13 +244,10 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
 
     async def _put_task(self, parameters: bytes, timeout: float | None, eta: bytes, dedup: Dedup | None = None) -> str:
         """Put a task that is due then, waiting for room; returns its id."""
-        task_id = new_id()
-        if dedup is None:
-            await self._put(Put([(task_id, parameters, eta)], self._expected), timeout)
-        else:
-            put = Put([(task_id, parameters, eta, dedup)], self._expected)
-            task_id = await self._put(put, timeout, self._once) or task_id
-        return task_id.decode()
+        new = (new_id(), parameters, eta)
+        items, lane = ([new], self._puts) if dedup is None else ([(*new, dedup)], self._once)
+        replaced = await self._put(Put(items, self._expected), timeout, lane)
+        return (replaced or new[0]).decode()
 
     async def _ask(self, item: T, timeout: float, terms: Pressing) -> Any:
         message, task_id, watching = self._items.encode(item), new_id(), None
@@ -306,8 +303,11 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
 
     # What is behind receiving and getting.
 
+    def _lease_of(self, lease: float | None) -> float:
+        return lease_of(lease, default=self.lease)
+
     async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[TaskDelivery[T]]:
-        seconds = self.lease if lease is None else lease_of(lease)
+        seconds = self._lease_of(lease)
         tasks, sent = await self._reserve(most, timeout, seconds)
         return self.deliveries(tasks, sent + seconds)
 

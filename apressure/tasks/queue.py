@@ -12,6 +12,7 @@ from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.settle import note_sent
 from apressure.connection.client import Client, client_of
 from apressure.connection.settings import ClientOptions
+from apressure.core.consumer import ConsumerOptions
 from apressure.core.leases.arguments import lease_of
 from apressure.core.waiting import FULL, Wait
 from apressure.exceptions import ServerError, TaskDoesNotExistError, TaskStatusError
@@ -104,8 +105,7 @@ class TaskQueue(Core[T]):
         **options: Unpack[ClientOptions],
     ) -> None:
         used = client_of(TaskQueue, client, options)
-        if max_attempts is not None:
-            validation.whole(max_attempts, "max_attempts")
+        validation.optional(validation.whole, max_attempts, "max_attempts")
         one_of(get_args(OnOrphan), on_orphan, "on_orphan")
         self.max_attempts, self.on_orphan = max_attempts, on_orphan
         self.lease, self.result_ttl = lease_of(lease), ttl_of(result_ttl)
@@ -175,8 +175,7 @@ class TaskQueue(Core[T]):
         """
         if status is not None:
             one_of(get_args(Purgeable), status, "status")
-        if older_than is not None:
-            validation.seconds(older_than, "older_than", most=float("inf"), none=True)
+        validation.optional(validation.seconds, older_than, "older_than", most=float("inf"), none=True)
         found: Status = await self._existing()
         deleted = 0
         for one in ("pending", "scheduled") if status is None else (status,):
@@ -286,10 +285,8 @@ class TaskQueue(Core[T]):
 
     # How that is done.
 
-    def _consumer(
-        self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
-    ) -> TaskConsumer[Any]:
-        return TaskConsumer(self, manual, delete, prefetch, lease, max_hold)
+    def _consumer(self, options: ConsumerOptions) -> TaskConsumer[Any]:
+        return TaskConsumer(self, options)
 
     async def _ids(self, status: str | None) -> AsyncIterator[list[bytes]]:
         keys = self.steps.keys

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from apressure.concurrency.settle import raised
 from apressure.connection.client import Client
 from apressure.connection.settings import RECONNECT_BACKOFF
 from apressure.exceptions import PermissionDeniedError, PressureError, ServerError
@@ -108,10 +109,7 @@ class Scheduler:
             tended = await asyncio.gather(
                 *(self._tend(steps, now) for steps in queues[begin : begin + _TOGETHER]), return_exceptions=True
             )
-            for one in tended:
-                if isinstance(one, BaseException):
-                    raise one
-                pause = min(pause, one)
+            pause = min(pause, *map(raised, tended))
         return pause
 
     async def _find(self) -> None:

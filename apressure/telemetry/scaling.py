@@ -43,11 +43,9 @@ class Scaling:
 
     def __post_init__(self) -> None:
         validation.seconds(self.target, "target", above=True)
-        if self.worker_concurrency is not None:
-            validation.whole(self.worker_concurrency, "worker_concurrency", 1)
+        validation.optional(validation.whole, self.worker_concurrency, "worker_concurrency", 1)
         validation.whole(self.min_workers, "min_workers", 0)
-        if self.max_workers is not None:
-            validation.whole(self.max_workers, "max_workers", max(1, self.min_workers))
+        validation.optional(validation.whole, self.max_workers, "max_workers", max(1, self.min_workers))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

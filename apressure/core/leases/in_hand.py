@@ -15,6 +15,7 @@ from apressure import logs
 from apressure.core.delivery import LeasedDelivery
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.failures import Failures
+from apressure.core.leases.arguments import max_hold_of
 from apressure.core.leases.clock import Clock, Term, since_boot
 from apressure.core.leases.renewal import Renewal, Timer
 from apressure.exceptions import LeaseLostError
@@ -27,13 +28,13 @@ class Options(Protocol):
 
     Attributes:
         lease: How long they last, in seconds.
-        max_hold: Seconds without progress after which they are given up.
+        max_hold: Seconds without progress after which they are given up; None for the default.
     """
 
     @property
     def lease(self) -> float: ...
     @property
-    def max_hold(self) -> float: ...
+    def max_hold(self) -> float | None: ...
 
 
 class ClaimHand(ABC, Generic[D]):
@@ -81,7 +82,7 @@ class ClaimHand(ABC, Generic[D]):
         self.progress = 0
         self.handed_at = 0.0
         self._renewer = renewer
-        self.renewal = Renewal(self, renewer, keys, self._renew, self._noun, name, options.max_hold)
+        self.renewal = Renewal(self, renewer, keys, self._renew, self._noun, name, max_hold_of(options.max_hold))
 
     # What a kind of queue does in its own way.
 

@@ -268,7 +268,7 @@ class Directory(Writing):
         """
         reason: object = "another file has its name"
         try:
-            reservation = self.reserve(key, data, expires)
+            reservation = self.reserve(key, data, Reason(expires=expires) if expires else None)
             if reservation is not None:
                 done, error = self.commit([reservation])
                 if done:
@@ -337,25 +337,16 @@ class Directory(Writing):
             reasons.forget(self._fd, filename)
         return moved
 
-    def add_letter(self, key: int, data: bytes, reason: Reason) -> bool:
-        """Write a dead letter, and why it is one. False if another message has its name.
+    def add_letter(self, key: int, data: bytes, reason: Reason | None) -> bool:
+        """Write a dead letter, and why it is one, if that is known. False if another message has its name.
 
         Raises:
             StorageError: The file system refuses. There is no such dead letter.
         """
-        reservation = self.reserve(key, data)
+        reservation = self.reserve(key, data, reason)
         if reservation is None:
             return False
-        done, error = 0, None
-        try:
-            if reason != Reason():
-                with self.errors("put into"):
-                    inode = os.fstat(reservation.fd).st_ino
-                    reasons.put(self._fd, id_of(key), inode, reason, self.fsync)
-            done, error = self.commit([reservation])
-        finally:
-            if not done:
-                self.abandon([reservation])
+        done, error = self.commit([reservation])
         if error is not None:
             raise error
         return bool(done)

@@ -69,7 +69,7 @@ class Instance:
         self._inotify: Any = _make()
         self.fd: int = self._inotify.fd
         """Readable when something has changed; -1 when the instance has ended."""
-        self._watches: dict[int, tuple[Any, tuple[weakref.ref[Notified], ...]]] = {}
+        self._watches: dict[int, tuple[Any, weakref.WeakSet[Notified]]] = {}
         """By the kernel's number, which is not used again: what the library calls a watch, and who is told. These are
         several, since the kernel has one watch for a directory, however often it is asked for."""
         self._attending: set[Notified] = set()
@@ -96,21 +96,20 @@ class Instance:
         # By the descriptor, since another directory may have the path now.
         known = Path(f"/proc/self/fd/{directory}")
         watch = self._inotify.add_watch(known if known.exists() else path, _MASK)
-        self._watches[watch.wd] = watch, (*self._others(watch.wd, None), weakref.ref(watcher))
+        self._watches.setdefault(watch.wd, (watch, weakref.WeakSet()))[1].add(watcher)
         self._listen()
         return int(watch.wd)
 
     def unwatch(self, number: int, watcher: Notified) -> None:
         """Stop telling a watcher of changes. The watch ends with the last one."""
         self.leave(watcher)
-        if others := self._others(number, watcher):
-            self._watches[number] = self._watches[number][0], others
-        else:
+        watchers = self._watchers(number)
+        watchers.discard(watcher)
+        if not watchers:
             self._end_watch(number)
 
-    def _others(self, number: int, watcher: Notified | None) -> tuple[weakref.ref[Notified], ...]:
-        _, refs = self._watches.get(number, (None, ()))
-        return tuple(ref for ref in refs if ref() not in {None, watcher})
+    def _watchers(self, number: int) -> weakref.WeakSet[Notified]:
+        return self._watches[number][1] if number in self._watches else weakref.WeakSet()
 
     def attend(self, watcher: Notified) -> None:
         """Wake a watcher as soon as something has changed."""
@@ -126,10 +125,9 @@ class Instance:
         """Tell of every change that was made before this call. It wakes all but the given watcher, which asks."""
         scheduled = bool(self._due)
         self._read()
-        if self._due:
-            self._due.discard(watcher)
-            if self._due and not scheduled and (loop := self._loop()) is not None:
-                loop.call_soon(self._wake)
+        self._due.discard(watcher)
+        if self._due and not scheduled and (loop := self._loop()) is not None:
+            loop.call_soon(self._wake)
 
     def retire(self) -> None:
         """End it, and keep the kernel's part for the next event loop."""
@@ -175,21 +173,17 @@ class Instance:
                 self._lose()
                 continue
             filename = data[position - length : position].rstrip(b"\0").decode("ascii", "replace")
-            told = False
-            for ref in self._watches.get(number, (None, ()))[1]:
-                if (watcher := ref()) is not None:
-                    watcher.change(mask, renaming, filename, now)
-                    told = True
-                    if watcher in self._attending:
-                        self._due.add(watcher)
-            if mask & IGNORED or not told:
+            watchers = list(self._watchers(number))
+            for watcher in watchers:
+                watcher.change(mask, renaming, filename, now)
+            self._due |= self._attending.intersection(watchers)
+            if mask & IGNORED or not watchers:
                 self._end_watch(number)
 
     def _lose(self) -> None:
-        for _, refs in self._watches.values():
-            for ref in refs:
-                if (watcher := ref()) is not None:
-                    watcher.lose()
+        for _, watchers in self._watches.values():
+            for watcher in list(watchers):
+                watcher.lose()
         self._due |= self._attending
 
     def _wake(self) -> None:

@@ -12,9 +12,10 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Any, Final
 
 from apressure import logs
+from apressure.core.counts import Counts
 from apressure.exceptions import StorageError
 from apressure.files.options import Settings
 from apressure.files.storage import inotify, names
@@ -62,6 +63,7 @@ class Store:
         worker: The thread for calls that may take long.
         watcher: Keeps the index current, once the directory is open.
         own: The keys of messages that this object is writing.
+        counts: What this object has done so far.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -73,6 +75,7 @@ class Store:
         self.worker = Worker(settings.threads)
         self.watcher: Watcher = Watcher()
         self.own: set[int] = set()
+        self.counts = Counts()
         self._local = False
         self._listing = asyncio.Lock()
         self._round = 0.0
@@ -322,3 +325,9 @@ class Steps:
         self._index = store.index
         self._directory = store.directory
         self._worker = store.worker
+
+    async def _call(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Make a call on the directory, in the thread, when the index is up to date."""
+        with self.operation():
+            await self.store.refresh()
+            return await self._worker.in_thread(call, self._directory, *arguments)

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from apressure import logs
-from apressure.concurrency.settle import note_sent, set_result_once, within_deadline
+from apressure.concurrency.settle import set_result_once, wait_shielded, within_deadline
 
 T = TypeVar("T")
 
@@ -26,19 +26,18 @@ class _Job(Generic[T]):
     """A call in the thread.
 
     Attributes:
-        ended: Whether the call has returned, or raised.
+        ended: Done when the call has returned, or raised.
         error: What it raised.
         cancelled: The cancellation of the task that waits for it.
     """
 
-    __slots__ = ("_arguments", "_call", "_loop", "_result", "_waiter", "cancelled", "ended", "error")
+    __slots__ = ("_arguments", "_call", "_loop", "_result", "cancelled", "ended", "error")
 
     def __init__(self, call: Callable[..., T], arguments: tuple[Any, ...]) -> None:
         self._call = call
         self._arguments = arguments
         self._loop = asyncio.get_running_loop()
-        self._waiter = self._loop.create_future()
-        self.ended = False
+        self.ended: asyncio.Future[None] = self._loop.create_future()
         self.error: BaseException | None = None
         self.cancelled: asyncio.CancelledError | None = None
 
@@ -49,21 +48,16 @@ class _Job(Generic[T]):
         except BaseException as error:  # noqa: BLE001 - `result` raises it
             self.error = error
         with contextlib.suppress(RuntimeError):  # the loop was closed, so no task waits any more
-            self._loop.call_soon_threadsafe(self._settle)
-
-    def _settle(self) -> None:
-        self.ended = True
-        set_result_once(self._waiter, None)
+            self._loop.call_soon_threadsafe(set_result_once, self.ended, None)
 
     async def wait(self) -> None:
         """Wait for the end of the call, also when cancelled; but no longer than the operation's deadline."""
-        while not self.ended and not _too_late():
-            try:
-                await self._waiter
-            except asyncio.CancelledError as cancelled:
-                note_sent()
-                self.cancelled = cancelled
-                self._waiter = self._loop.create_future()
+        try:
+            if not _too_late():
+                await asyncio.shield(self.ended)
+        except asyncio.CancelledError as cancelled:
+            self.cancelled = cancelled
+            await wait_shielded(self.ended, math.inf)
 
     def result(self) -> T:
         """Return what the call returned, or raise what it raised."""
@@ -102,9 +96,9 @@ class Worker:
         operation's deadline it raises at once, and the call is undone when it has ended.
         """
         job = await self._ended(call, *arguments)
-        if job.ended and job.cancelled is None:
+        if job.ended.done() and job.cancelled is None:
             return job.result()
-        if undo is not None and not (job.ended and job.error is not None):
+        if undo is not None and not (job.ended.done() and job.error is not None):
             await self._ended(_undo, undo, job)  # if that fails, the message comes again when its lease ends
         raise job.cancelled or asyncio.CancelledError
 
@@ -124,13 +118,13 @@ class Worker:
         job = _Job(call, arguments)
         self._jobs.put(job.run)
         await job.wait()
-        if not job.ended:
+        if not job.ended.done():
             self._late = job
         return job
 
     def after(self, call: Callable[[], object]) -> None:
         """Make a call that releases what calls before it may still use."""
-        if self._late is None or self._late.ended:
+        if self._late is None or self._late.ended.done():
             call()
         else:
             self._jobs.put(call)

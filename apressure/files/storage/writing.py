@@ -20,6 +20,7 @@ from pathlib import Path
 
 from apressure.exceptions import StorageError
 from apressure.files.storage.messages import contents, reasons
+from apressure.files.storage.messages.reasons import Reason
 from apressure.files.storage.names import BLANK, id_of, new_name
 from apressure.files.storage.place import CREATE, MODE, READ, Place
 
@@ -35,14 +36,14 @@ class Reservation:
         key: The message.
         fd: Its file, open for writing; -1 when it is closed.
         data: What the file will contain.
-        expires: When it expires, in microseconds since 1970; 0 for never.
+        reason: What is known of it, such as when it expires; None for nothing.
         name: Its name when it is written; empty for its id.
     """
 
     key: int
     fd: int
     data: bytes
-    expires: int = 0
+    reason: Reason | None = None
     name: str = ""
 
     def close(self) -> None:
@@ -55,13 +56,13 @@ class Reservation:
 class Writing(Place):
     """The part of `Directory` that writes messages, and removes files."""
 
-    def reserve(self, key: int, data: bytes, expires: int = 0) -> Reservation | None:
+    def reserve(self, key: int, data: bytes, reason: Reason | None = None) -> Reservation | None:
         """Begin to write a message (specification: New). None if another one of that name is being written.
 
         Args:
             key: The message.
             data: What its file will contain.
-            expires: When it expires, in microseconds since 1970; 0 for never.
+            reason: What is known of it; None for nothing.
         """
         with self.errors("put into"):
             try:
@@ -69,7 +70,7 @@ class Writing(Place):
             except FileExistsError:
                 return None
         lock(fd)
-        return Reservation(key, fd, data, expires)
+        return Reservation(key, fd, data, reason)
 
     def reserve_name(self, key: int) -> Reservation | None:
         """Reserve a name for a message that is moved into this directory. None if one of that name is being written.
@@ -100,7 +101,7 @@ class Writing(Place):
                 reservation.close()
             with contextlib.suppress(OSError):
                 self.remove(new_name(reservation.key))
-            if reservation.expires:
+            if reservation.reason is not None:
                 reasons.forget(self._fd, id_of(reservation.key))
 
     def sweep(self, filename: str, local: bool, late: bool, early: bool) -> bool:
@@ -135,17 +136,15 @@ class Writing(Place):
             How many are ready, and the error of the next one. The others are abandoned. There is no error if the next
             one needs another name: its file was swept, or another message has its name.
         """
-        written = 0
-        done = 0
+        written = done = 0
         error: StorageError | None = None
         try:
             with self.errors("put into"):
                 for reservation in reservations:
                     contents.write(reservation.fd, reservation.data)
-                    if reservation.expires:
+                    if reservation.reason is not None:
                         inode = os.fstat(reservation.fd).st_ino
-                        expiring = reasons.Reason(expires=reservation.expires)
-                        reasons.put(self._fd, id_of(reservation.key), inode, expiring, self.fsync)
+                        reasons.put(self._fd, id_of(reservation.key), inode, reservation.reason, self.fsync)
                     written += 1
         except StorageError as refused:
             error = refused
@@ -186,20 +185,18 @@ class Writing(Place):
         return self.renaming(self._fd, before, self._fd, after)
 
 
-def lock(fd: int) -> bool:
-    """Lock a message that is being written, until its file is closed. False if its publisher has the lock."""
-    try:
-        return lock_surely(fd)
-    except OSError:  # a file system without locks
-        return True
+def lock(fd: int, *, surely: bool = False) -> bool:
+    """Lock a file, until it is closed. False if another process has the lock.
 
-
-def lock_surely(fd: int) -> bool:
-    """Lock a file until it is closed. False if another process has the lock; OSError on a file system without locks."""
+    On a file system without locks, it raises OSError if it is to lock `surely`.
+    """
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError:
+        if surely:
+            raise
     return True
 
 
@@ -211,14 +208,13 @@ def lock_patiently(fd: int, name: str, what: str, patience: float, *, surely: bo
         name: The queue's name.
         what: What of the queue the lock is for.
         patience: Seconds to wait for another process that has the lock.
-        surely: Refuse a file system without locks; see `lock_surely`.
+        surely: Refuse a file system without locks; see `lock`.
 
     Raises:
         StorageError: Another process holds the lock for longer.
     """
-    take = lock_surely if surely else lock
     until = time.monotonic() + patience
-    while not take(fd):
+    while not lock(fd, surely=surely):
         if time.monotonic() > until:
             raise StorageError(
                 f"another process holds the lock of the {what} of the queue {name!r} for more than {patience:g} "

@@ -12,7 +12,6 @@ from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once
 from apressure.core.consumer import ConsumerOptions
 from apressure.core.fetching import FetchingConsumer
-from apressure.core.leases.arguments import lease_of, max_hold_of
 from apressure.core.leases.in_hand import ExtendedHand
 from apressure.core.prefetch import QUICK, Chunk
 from apressure.core.waiting import Wait
@@ -42,18 +41,17 @@ class TaskHand(ExtendedHand[TaskDelivery[Any]]):
     Args:
         core: The queue.
         options: As for `ClaimHand`. With a number for `prefetch`, leases of tasks that were reserved ahead are renewed
-            for as long as it takes.
-        limited: The program said `max_hold`. Otherwise a turn of the event loop is progress enough.
+            for as long as it takes. Without `max_hold`, a turn of the event loop is progress enough.
     """
 
     kind = "TaskQueue"
     _noun = "tasks"
 
-    def __init__(self, core: Core[Any], options: ConsumerOptions, *, limited: bool) -> None:
+    def __init__(self, core: Core[Any], options: ConsumerOptions) -> None:
         super().__init__(core.client.renewer, core.steps, options)
         self._core = core
         self._patient = options.prefetch is not None
-        self.renewal.standstill.excused += not limited
+        self.renewal.standstill.excused += options.max_hold is None
 
     def send_back(
         self, unseen: Sequence[TaskDelivery[Any]], seen: Sequence[TaskDelivery[Any]]
@@ -105,22 +103,16 @@ class TaskConsumer(FetchingConsumer[T, TaskDelivery[Any]]):
 
     Args:
         queue: The queue object.
-        manual, delete, prefetch: As for `ConsumerOptions`.
-        lease, max_hold: As for `consumer` of the queue.
+        options: What the program says.
     """
 
     hand: TaskHand
     _queue: Core[Any]
     _heartbeat = 5.0
 
-    def __init__(
-        self, queue: Core[Any], manual: bool, delete: bool, prefetch: int | None, lease: float | None,
-        max_hold: float | None,
-    ) -> None:  # fmt: skip
-        seconds = queue.lease if lease is None else lease_of(lease)
-        options = ConsumerOptions(manual, delete, prefetch, seconds, max_hold_of(max_hold))
-        hand = TaskHand(queue, options, limited=max_hold is not None)
-        super().__init__(queue, hand, Chunk(prefetch, MAX_PREFETCH, one_by_one=True), options)
+    def __init__(self, queue: Core[Any], options: ConsumerOptions) -> None:
+        chunk = Chunk(options.prefetch, MAX_PREFETCH, one_by_one=True)
+        super().__init__(queue, TaskHand(queue, options), chunk, options)
         self._timer: asyncio.TimerHandle | None = None
         self._looked_at = 0
         self._orphans = Orphans(queue)

@@ -120,8 +120,7 @@ class Runner:
         signals: Sequence[int] = (SIGTERM, SIGINT),
         observer: Observer | None = None,
     ) -> None:
-        if timeout is not None:
-            validation.seconds(timeout, "timeout", above=True, none=True)
+        validation.optional(validation.seconds, timeout, "timeout", above=True, none=True)
         self._settings = Settings(
             concurrency=validation.whole(concurrency, "concurrency", 1, _MOST),
             shutdown_timeout=validation.seconds(shutdown_timeout, "shutdown_timeout"),

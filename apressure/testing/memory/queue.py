@@ -17,7 +17,7 @@ from apressure.core.browsing import Asked, Found
 from apressure.core.consumer import ConsumerOptions, give_back_unseen
 from apressure.core.delivery import Hand
 from apressure.core.due import Due
-from apressure.core.leases.arguments import lease_of, max_hold_of
+from apressure.core.leases.arguments import lease_of
 from apressure.core.leases.renewal import Timer
 from apressure.core.objects import Block, QueueObject, SharedClient
 from apressure.core.putting import Putting
@@ -169,8 +169,7 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         codec: Codec[Any] | type[Any] | str | None = None,
         max_attempts: int | None = None,
     ) -> None:
-        if max_attempts is not None:
-            validation.whole(max_attempts, "max_attempts")
+        validation.optional(validation.whole, max_attempts, "max_attempts")
         self.client = MemoryClient(MemoryServer() if server is None else server)
         super().__init__(self.client, True, validation.text(name, "name"))
         self.max_attempts = max_attempts
@@ -315,10 +314,10 @@ class MemoryQueue(QueueObject[MemoryClient, Block], Queue[T, MemoryDelivery[T]],
         """Return the deliveries of messages whose leases last until then, by the clock of the hand."""
         return [MemoryDelivery(self.steps, self._items.decode, taken, until, hand) for taken in messages]
 
-    def _consumer(
-        self, manual: bool, delete: bool, prefetch: int | None, lease: float | None, max_hold: float | None
-    ) -> MemoryConsumer[Any]:
-        options = ConsumerOptions(manual, delete, prefetch, lease_of(lease), max_hold_of(max_hold))
+    def _lease_of(self, lease: float | None) -> float:
+        return lease_of(lease)
+
+    def _consumer(self, options: ConsumerOptions) -> MemoryConsumer[Any]:
         return MemoryConsumer(self, self.client.renewer, self.max_attempts or 0, options)
 
     async def _receive(self, most: int, timeout: float | None, lease: float | None) -> list[MemoryDelivery[T]]:

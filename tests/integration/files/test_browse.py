@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from apressure import FileQueue
-from apressure.files.storage.browsing import look
+from apressure.files.storage.messages.contents import look
 from apressure.files.storage.place import opened
 from apressure.testing.contract.browsing import items_of
 

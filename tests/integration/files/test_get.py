@@ -92,7 +92,7 @@ async def test_what_cannot_be_put_back_is_logged(
 ) -> None:
     queue = make()
     message_id = await queue.put(b"0")
-    got: Any = await queue.take(1, 0, None)
+    got: Any = await queue.take(1, 0, 15)
     await queue.delete()
     queue._store.directory.restore(got[0].key, b"0", 0)
     assert f"the message {message_id}, taken by a cancelled get, could not be put back" in caplog.text

@@ -1,6 +1,6 @@
 """The content of a message's file, and notes that other clients leave alone.
 
-A message is written, brought to the disk, and read if it is small enough.
+A message is written, brought to the disk, and read if it is small enough. `look` is for pages: it changes nothing.
 
 A file's modification time counts how often its message was handed out: two seconds each from the year 2000 on, since
 some file systems count in twos. Other times mean never. Every file system has this time, and a rename keeps it.
@@ -14,9 +14,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
+
+from apressure.core.browsing import MOST_READ, Seen
+from apressure.files.storage.names import READY, FileName, id_of, parse, time_of
+from apressure.files.storage.place import READ, opened
 
 _TO_DO: Final = "Call ack(id) to delete it, or set max_attempts= to dead-letter it after so many tries"
 
@@ -98,6 +103,47 @@ def mark(file: int | str, times: int | None, directory: int | None = None) -> No
     seconds = None if times is None else (_MARK + 2 * min(times, _MARKS - 1),) * 2
     with contextlib.suppress(FileNotFoundError, PermissionError):
         os.utime(file, seconds, dir_fd=directory)
+
+
+def look(directory: int, filenames: Iterable[str], most_bytes: int) -> tuple[int, list[Seen]]:
+    """Look at the files of these messages, until some 1 MiB was read.
+
+    Args:
+        directory: The descriptor of the directory.
+        filenames: Their names.
+        most_bytes: How many bytes of each to read.
+
+    Returns:
+        How many it has looked at, and what it has seen of those that are there.
+    """
+    seen: list[Seen] = []
+    looked = size = 0
+    for filename in filenames:
+        if size >= MOST_READ:
+            break
+        looked += 1
+        if (name := parse(filename)) is not None:
+            with contextlib.suppress(FileNotFoundError):
+                seen.append(_seen(directory, filename, name, most_bytes))
+                size += len(seen[-1].start or b"")
+    return looked, seen
+
+
+def _seen(directory: int, filename: str, name: FileName, most_bytes: int) -> Seen:
+    since = time_of(name.key) / 1000 if name.state == READY else None
+    told = Seen(None, 0, id_of(name.key).encode(), since=since, due=name.expires / 1000 or None)
+    try:
+        with opened(filename, READ, directory) as fd:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                return told._replace(error="it is not a file")
+            with os.fdopen(fd, "rb", closefd=False) as file:
+                start = file.read(min(most_bytes, status.st_size))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        return told._replace(error=f"it cannot be read: {error.strerror or error}")
+    return told._replace(start=start, size=status.st_size, attempts=handed_out(status))
 
 
 def newest_noted(directory: int) -> int:
