@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
@@ -37,7 +37,6 @@ from apressure.events.driver import RedisDriver
 from apressure.events.engine.answers import Status
 from apressure.events.engine.letters import Revived, letters, read
 from apressure.events.engine.steps import MAX_EVENTS
-from apressure.events.ids import checked
 from apressure.events.producer import EventProducer
 from apressure.events.remote.address import is_okq
 from apressure.events.statistics import EventQueueStatistics
@@ -50,6 +49,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 A = TypeVar("A")
+
+MAX_ID: Final = 1024
+"""The longest id that `put(id=…)` takes, in bytes."""
 
 
 class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
@@ -210,7 +212,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
                 "such an event joins the end of the line: give front=True, or delay=, at=, expires=, key=, cost= or "
                 "dedup_id="
             )
-        event_id = new_id() if id is None else checked(id)
+        event_id = new_id() if id is None else validation.encoded(id, "id", MAX_ID)
         event = event_id, self._items.encode(item)
         validation.timeout(timeout)
         self._driver.check()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from apressure import validation
 from apressure.connection.settings import MAX_NAME
 
 _OKQ: Final = ("", ":claimed", ":items", ":consumers")
@@ -13,6 +14,8 @@ _OURS: Final = (
     "resumed", "errors", "delayed", "later", "expires", "expired", "keyed", "lines", "ring",
 )  # fmt: skip
 """Those of `lua/prelude.lua`, in its order."""
+_BESIDE: Final = ("schedules", "history", "dedup", "workers")
+"""Those that few scripts have."""
 
 PATTERNS: Final = ((b"queue:{*}:items", b"hash"), (b"queue:{*}:consumers", b"zset"))
 """What SCAN looks for, with the type: a queue that has events or consumers is active (specification, "Commands")."""
@@ -36,6 +39,8 @@ class EventKeys:
     Attributes:
         okq: Those that okq uses.
         ours: Those beside them.
+        as_source: The KEYS of this queue in a script that moves events from it to another one: behind those of that
+            queue.
         unclaimed: The list of the ids of waiting events: pushed left, popped right. The channel has the same name.
         claimed: The list of the ids of events in flight.
         items: The hash from ids to contents.
@@ -43,8 +48,14 @@ class EventKeys:
         closed: Ours: the list that is not empty when the queue is closed.
         turns: Ours: the list with a token for the next client that waits for events.
         room: Ours: the list with a token for the next client that waits for room.
+        end: Ours: the list with a token for the client that watches the queue, when it was closed or deleted.
         control: Ours: the hash that says whether the queue is paused, and its limits.
+        resumed: Ours: the list with a token when a pause has ended.
         delayed: Ours: the sorted set of the ids of delayed events, by when they are due.
+        schedules: Ours: the hash of the records of the queue's schedules, by their names.
+        history: Ours: the list of the records of its last day. It expires.
+        dedup: Ours: the hash of what was put, by dedup ids.
+        workers: Ours: the hash of the registrations of those that work on the queue. It expires.
 
     Raises:
         TypeError: The name is not a string.
@@ -52,25 +63,17 @@ class EventKeys:
     """
 
     def __init__(self, name: str) -> None:
-        if not isinstance(name, str):
-            raise TypeError(f"a queue's name must be a string, not {type(name).__name__}")
-        try:
-            encoded = name.encode(errors="surrogateescape")
-        except UnicodeEncodeError as error:
-            raise ValueError(f"a queue's name must be text that UTF-8 can encode: {error}") from None
-        if not name:
-            raise ValueError("a queue's name must not be empty")
+        encoded = validation.encoded(name, "a queue's name", MAX_NAME - 1)
         if b"}" in encoded:
             raise ValueError("a queue's name must not contain '}', which ends the name in its keys")
-        if len(encoded) >= MAX_NAME:
-            raise ValueError(f"a queue's name must be shorter than {MAX_NAME} bytes")
         base = _HEAD + encoded + b"}"
         self.okq = tuple(base + ending.encode() for ending in _OKQ)
         self.ours = tuple(b"apressure:" + base + b":" + word.encode() for word in _OURS)
+        self.as_source = (*self.okq, *self.ours)
         self.unclaimed, self.claimed, self.items, _ = self.okq
         self.bound, self.closed, self.turns, self.room = (self.ours[place] for place in (0, 1, 5, 7))
-        self.control = self.ours[11]
-        self.delayed = self.ours[14]
+        self.end, self.control, self.resumed, self.delayed = (self.ours[place] for place in (10, 11, 12, 14))
+        self.schedules, self.history, self.dedup, self.workers = (self._beside(word) for word in _BESIDE)
 
     def lock(self, event_id: bytes) -> bytes:
         """The string that exists while an event is claimed."""
@@ -78,50 +81,18 @@ class EventKeys:
 
     def operation(self, series: str) -> bytes:
         """Ours: the record of the last step of a series; it has a time to live."""
-        return b"apressure:" + self.unclaimed + b":op:" + series.encode()
-
-    @property
-    def end(self) -> bytes:
-        """Ours: the list with a token for the client that watches the queue, when it was closed or deleted."""
-        return self.ours[10]
-
-    @property
-    def resumed(self) -> bytes:
-        """Ours: the list with a token when a pause has ended."""
-        return self.ours[12]
-
-    @property
-    def schedules(self) -> bytes:
-        """Ours: the hash of the records of the queue's schedules, by their names."""
-        return b"apressure:" + self.unclaimed + b":schedules"
-
-    @property
-    def history(self) -> bytes:
-        """Ours: the list of the records of its last day. It expires."""
-        return b"apressure:" + self.unclaimed + b":history"
-
-    @property
-    def dedup(self) -> bytes:
-        """Ours: the hash of what was put, by dedup ids."""
-        return b"apressure:" + self.unclaimed + b":dedup"
-
-    @property
-    def workers(self) -> bytes:
-        """Ours: the hash of the registrations of those that work on the queue. It expires."""
-        return b"apressure:" + self.unclaimed + b":workers"
+        return self._beside(f"op:{series}")
 
     def replies(self, asker: str) -> bytes:
         """Ours: the list of the replies to what somebody has asked; it has a time to live."""
-        return b"apressure:" + self.unclaimed + b":reply:" + asker.encode()
+        return self._beside(f"reply:{asker}")
+
+    def _beside(self, words: str) -> bytes:
+        return b"apressure:" + self.unclaimed + b":" + words.encode()
 
     def for_script(self, series: str) -> tuple[bytes, ...]:
         """The KEYS of every script, as `lua/prelude.lua` names them."""
         return (*self.as_source, self.operation(series))
-
-    @property
-    def as_source(self) -> tuple[bytes, ...]:
-        """The KEYS of this queue in a script that moves events from it to another one: behind those of that queue."""
-        return (*self.okq, *self.ours)
 
 
 def names_among(found: Iterable[bytes]) -> list[str]:

@@ -11,20 +11,23 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
+from apressure import validation
 from apressure.concurrency import background
+from apressure.connection.settings import MAX_NAME
 from apressure.connection.wire.command import Argument
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.due import Due
 from apressure.core.errors import closed
+from apressure.core.leases.clock import since_boot
 from apressure.core.limits import UNLIMITED, Changes, arguments_of, read_limits
 from apressure.core.waiting import EMPTY, Reason, Wait
 from apressure.events.engine.answers import Event, Extended, Status, duplicate
 from apressure.events.engine.batching import Change, Pair
 from apressure.events.engine.steps import Claim
 from apressure.events.remote.client import OkqClient
-from apressure.events.remote.connection import Attempts, Command, error_of, lacks, replies
+from apressure.events.remote.connection import Attempts, Command, error_of, lacks, replies, unknown
 from apressure.events.remote.schedules import RemoteSchedules
 from apressure.exceptions import (
     OutcomeUnknownError,
@@ -36,18 +39,20 @@ from apressure.exceptions import (
 from apressure.items import Progress
 
 
-class Popped(list[Pair]):
-    """Events that were popped.
+class Popped(NamedTuple):
+    """What a pop has done.
 
     Attributes:
-        attempts: How often each was delivered, this time included, if the server is one of ours.
+        events: The events, in order. A released okq does not tell how often each was delivered: that is 0 there.
+        until: Until when their leases have certainly not ended.
         wait: Why there are none, if the server is one of ours.
         dead: How many have become dead letters, if the server is one of ours.
     """
 
-    attempts: Sequence[int] = ()
+    events: list[Event]
+    until: float
     wait: Wait = EMPTY
-    dead = 0
+    dead: int = 0
 
 
 AT_A_TIME: Final = 100
@@ -75,15 +80,20 @@ class Commands:
 
     Attributes:
         name: As given.
+        queue: The name as the server gets it.
+
+    Raises:
+        TypeError: The name is not a string.
+        ValueError: It is empty or too long.
     """
 
     script_keys: ClassVar[tuple[bytes, ...]] = ()
     """The client's own connection serves every queue."""
 
     def __init__(self, client: OkqClient, name: str) -> None:
+        self.queue = validation.encoded(name, "the queue's name", MAX_NAME)
         self.name = name
         self._client = client
-        self._queue = encoded(name)
 
     def schedules(self) -> RemoteSchedules:
         """Return the steps that are about the queue's schedules."""
@@ -116,10 +126,10 @@ class Commands:
             PressureError: The server refused, or cannot be reached.
         """
         attempts = Attempts(self._client.connection)
-        head: Command = (b"QRPUSH" if front else b"QLPUSH", self._queue)
+        head: Command = (b"QRPUSH" if front else b"QLPUSH", self.queue)
         options = [b"CREATED" if expected else b"NOWAIT"]
         if due is not None:
-            head, options = (b"QDELAY", self._queue, due.encoded), options[:expected]  # it never waits
+            head, options = (b"QDELAY", self.queue, due.encoded), options[:expected]  # it never waits
 
         def commands(extended: bool) -> list[Command]:
             left = pairs[done.accepted :]
@@ -166,7 +176,7 @@ class Commands:
                 when it ends, and the pop is repeated.
             PressureError: The server refused, or cannot be reached.
         """
-        attempts, queue = Attempts(self._client.connection), self._queue
+        attempts, queue, until = Attempts(self._client.connection), self.queue, since_boot() + lease
         options: list[Argument] = [b"TELL", *([b"CREATED"] if expected else ()), *((b"LIMIT", limit) if limit else ())]
 
         def commands(extended: bool) -> list[Command]:
@@ -178,26 +188,15 @@ class Commands:
 
         while True:
             answers = await attempts.send(commands)
-            extended = attempts.extended
-            if extended and answers and isinstance(answers[0], bytes):
-                told, nothing = answers[0].split(), Popped()
-                reason = _REASONS.get(told[0], "empty")
-                due = next((int(word[4:]) for word in told if word.startswith(b"due=")), None)
-                nothing.wait = Wait(reason, created=b"created" in told, due=due)
-                nothing.dead = int(told[-1]) if told[-1].isdigit() else 0
-                return nothing
-            if extended and answers and isinstance(answers[0], list):
+            if attempts.extended and answers and isinstance(answers[0], bytes):
+                return _nothing(answers[0].split(), until)
+            if attempts.extended and answers and isinstance(answers[0], list):
                 answers = answers[0]
-            arrived = [one for one in answers if isinstance(one, list)]
-            events = Popped((one[0], one[1]) for one in arrived)
-            events.attempts = [one[2] for one in arrived if extended]
-            events.dead = sum(one for one in answers if isinstance(one, int))
-            if events:
-                return events
-            if errors := [one for one in answers if isinstance(one, Exception)]:
+            events = [Event(one[0], one[1], *(one[2:] or (0,))) for one in answers if isinstance(one, list)]
+            if not events and (errors := [one for one in answers if isinstance(one, Exception)]):
                 raise error_of(errors[0], self.name)
-            if attempts.complete:
-                return events
+            if events or attempts.complete:
+                return Popped(events, until, dead=sum(one for one in answers if isinstance(one, int)))
             if not lease:
                 raise OutcomeUnknownError(
                     f"the connection broke while an event of {self.name!r} was popped: it may be lost. A pop with a "
@@ -233,16 +232,10 @@ class Commands:
             OutcomeUnknownError: None is certain, since replies were lost. Events may be lost.
             PressureError: The server refused, or cannot be reached.
         """
-        attempts, queue, left = Attempts(self._client.connection), self._queue, list(events)
-        confirmed: list[bool] = []
-        while left:
-            for reply in await attempts.send(lambda _: [(b"QACK", queue, event) for event in left[:AT_A_TIME]]):
-                confirmed.append(bool(self._value(reply)))
-                del left[0]
-        if attempts.lost and not any(confirmed):
-            reason = f"the connection broke while events of {self.name!r} were acknowledged: they may be lost"
-            raise attempts.unknown(reason)
-        return confirmed
+        replies, lost = await self._each([(b"QACK", self.queue, event) for event in events])
+        if lost and not any(replies):
+            raise unknown(f"the connection broke while events of {self.name!r} were acknowledged: they may be lost")
+        return list(map(bool, replies))
 
     async def put_back(self, events: Sequence[bytes], errors: Sequence[bytes] | None = None) -> None:
         """Put events back, first in line and in this order (QFAIL, QRETURN; on a released okq QACK with REDO).
@@ -255,19 +248,14 @@ class Commands:
         Raises:
             PressureError: The server refused, or cannot be reached. They come again when their leases end.
         """
-        attempts, queue, left = Attempts(self._client.connection), self._queue, list(events)
-
-        def commands(extended: bool) -> list[Command]:
-            if not extended:  # the one that goes back last is the first in line
-                return [(b"QACK", queue, event, b"REDO") for event in reversed(left[-AT_A_TIME:])]
-            if errors is None:
-                return [(b"QRETURN", queue, *left)]
-            return [(b"QFAIL", queue, *itertools.chain.from_iterable(zip(left, errors, strict=False)))]
-
-        while left:
-            for reply in await attempts.send(commands):
-                self._value(reply)
-                del left[0 if attempts.extended else -1 :]
+        if not events:
+            return
+        if not await self.extends():  # the one that goes back last is the first in line
+            await self._each([(b"QACK", self.queue, event, b"REDO") for event in reversed(events)])
+        elif errors is None:
+            await self.ask("QRETURN", *events)
+        else:
+            await self.ask("QFAIL", *itertools.chain.from_iterable(zip(events, errors, strict=True)))
 
     async def peek(self, newest: bool) -> Event | None:
         """Return the event that is next, or the one that was put last; None if none waits (QRPEEK, QLPEEK).
@@ -325,9 +313,9 @@ class Commands:
         background.start(extending(), "renewing leases of events")
 
     async def _extend(self, claims: Sequence[Claim], seconds: float, connection: Connection | None) -> Extended:
-        commands: list[Command] = [(b"QEXTEND", self._queue, event, str(seconds)) for event, _ in claims]
+        commands: list[Command] = [(b"QEXTEND", self.queue, event, str(seconds)) for event, _ in claims]
         channel = await (connection or self._client.connection).connected()
-        *extended, look = answers = await replies(channel, [*commands, (b"QLOOK", self._queue)])
+        *extended, look = answers = await replies(channel, [*commands, (b"QLOOK", self.queue)])
         for answer in answers:
             if isinstance(answer, ServerTooOldError):
                 raise lacks("extend", self.name)
@@ -424,7 +412,7 @@ class Commands:
             OutcomeUnknownError: The reply was lost, and the command must not be repeated.
             PressureError: The server refused, or cannot be reached.
         """
-        attempts, command = Attempts(self._client.connection), (verb.encode(), self._queue, *arguments)
+        attempts, command = Attempts(self._client.connection), (verb.encode(), self.queue, *arguments)
         now, until = asyncio.get_running_loop().time, math.inf
 
         def commands(extended: bool) -> list[Command]:
@@ -440,11 +428,19 @@ class Commands:
             if came or attempts.complete:
                 return self._value(came[0]) if came else None, attempts.lost
             if not again:
-                raise attempts.unknown(f"the connection broke during {verb} of the queue {self.name!r}")
+                raise unknown(f"the connection broke during {verb} of the queue {self.name!r}")
 
     async def change(self, verb: str, *arguments: Argument, again: bool = True) -> tuple[Any, bool]:
         """Do the same with a command of our servers that changes something: cancelled, it ends all the same."""
         return await self._client.step(self.ask(verb, *arguments, ours=True, again=again))
+
+    async def _each(self, commands: Sequence[Command]) -> tuple[list[Any], bool]:
+        """Send commands, some at a time, each until its reply has come. Return these, and whether others were lost."""
+        attempts, replies = Attempts(self._client.connection), list[Any]()
+        while len(replies) < len(commands):
+            came = await attempts.send(lambda _: commands[len(replies) :][:AT_A_TIME])
+            replies.extend(map(self._value, came))
+        return replies, attempts.lost
 
     def _value(self, reply: Any) -> Any:
         """Return a reply; raise what an error means for a program."""
@@ -453,6 +449,8 @@ class Commands:
         return reply
 
 
-def encoded(name: str) -> bytes:
-    """Return a queue's name as the server gets it."""
-    return name.encode(errors="surrogateescape")
+def _nothing(told: Sequence[bytes], until: float) -> Popped:
+    """Return what a server of ours tells of a pop that has found nothing: why, and perhaps more."""
+    due = next((int(word[4:]) for word in told if word.startswith(b"due=")), None)
+    wait = Wait(_REASONS.get(told[0], "empty"), created=b"created" in told, due=due)
+    return Popped([], until, wait, int(told[-1]) if told[-1].isdigit() else 0)

@@ -119,12 +119,12 @@ class Attempts:
         """
         loop = asyncio.get_running_loop()
         if self.lost and loop.time() >= self._until:
-            raise self.unknown("the server could not be reached again in time")
+            raise unknown("the server could not be reached again in time")
         try:
             channel = await self._connection.connected()
         except ServerUnavailableError as error:
             if self.lost:
-                raise self.unknown(str(error)) from None
+                raise unknown(str(error)) from None
             raise
         self.extended = channel.extended
         answers = await replies(channel, commands(self.extended))
@@ -135,11 +135,6 @@ class Attempts:
             self._connection.node.invalidate(channel.address)
             self._until = self._until or loop.time() + self._connection.node.settings.retry_timeout
         return came
-
-    @staticmethod
-    def unknown(reason: str) -> OutcomeUnknownError:
-        """Return the error for an operation that may have been carried out."""
-        return OutcomeUnknownError(f"{reason.rstrip('.')}; the operation may have been carried out, or not")
 
 
 async def replies(channel: Channel, commands: Sequence[Command]) -> list[Any]:
@@ -167,6 +162,11 @@ def lacks(what: str, name: str, verb: str = "") -> ServerTooOldError:
         verb: The command.
     """
     return ServerTooOldError(_LACKS[what].format(name=name, verb=verb, instead=_INSTEAD))
+
+
+def unknown(reason: str) -> OutcomeUnknownError:
+    """Return the error for an operation that may have been carried out."""
+    return OutcomeUnknownError(f"{reason.rstrip('.')}; the operation may have been carried out, or not")
 
 
 def error_of(error: Exception, name: str) -> Exception:
