@@ -141,15 +141,9 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
         return f"<EventQueue {self.name!r} at {self.client.server.address}>"
 
     async def put(
-        self,
-        item: T,
-        timeout: float | None = None,
-        *,
-        id: str | None = None,
-        front: bool = False,
-        deadline: float | None = None,
-        **terms: Unpack[PutTerms],
-    ) -> str:
+        self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
+        deadline: float | None = None, **terms: Unpack[PutTerms],
+    ) -> str:  # fmt: skip
         """Put an item, waiting while the queue is full (specification: QLPUSH, QRPUSH).
 
         With `delay=` or `at=`, it is delayed: consumers get it when it is due, by the server's clock, behind what waits
@@ -220,14 +214,9 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
         return (replaced or event_id).decode(errors="surrogateescape")
 
     async def put_nowait(
-        self,
-        item: T,
-        *,
-        id: str | None = None,
-        front: bool = False,
-        deadline: float | None = None,
+        self, item: T, *, id: str | None = None, front: bool = False, deadline: float | None = None,
         **terms: Unpack[PutTerms],
-    ) -> str:
+    ) -> str:  # fmt: skip
         """Put an item without waiting for room; the arguments are those of `put`.
 
         Returns:
