@@ -68,7 +68,7 @@ async def extend(queue: ServedQueue, event: bytes, given: bytes) -> Reply:
     lease = seconds(given, "seconds")
     (done,) = (await queue.steps.extend([(event, b"")], lease)).outcomes
     if done:
-        queue.expiry.look_in(lease)
+        queue.expiry.ring_in(lease)
     return int(done)
 
 

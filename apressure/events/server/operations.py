@@ -220,7 +220,7 @@ class Operations:
             queue.steps.give_back_soon(found)
             return [None]
         if first.want.lease:
-            queue.expiry.look_in(first.want.lease / 1000)
+            queue.expiry.ring_in(first.want.lease / 1000)
         # The step may have ended early, at large events: those that got none try again.
         shares = zip(pops, parts(found, [pop.most or 1 for pop in pops]), strict=True)
         return [_shown(queue, pop, share) for pop, share in shares if share]

@@ -16,7 +16,7 @@ from apressure.connection.client import Client
 from apressure.connection.waiting.subscription import Subscriber
 from apressure.events.engine.steps import EventSteps, Mender, Want
 from apressure.events.server.lanes import DelayLane, Found, PopLane, PushLane, SettleLane
-from apressure.events.server.mending import AT_A_TIME, Expiry, keep_mending
+from apressure.events.server.mending import AT_A_TIME, Alarm, Expiry, keep_mending
 from apressure.exceptions import PressureError
 
 logger = logging.getLogger("apressure.events.server")
@@ -67,6 +67,7 @@ class ServedQueue:
         listeners: How many clients listen to it: the registered ones, and those that wait in QRPOP.
         notified: What is completed with this queue at the next event: the waits of clients in QNOTIFY.
         expiry: Puts back what expires, and has delayed events wait that are due.
+        limits: Rings when the limits of the queue let another event through.
         mender: Mends what an okq beside us leaves when it dies.
 
     Raises:
@@ -75,7 +76,7 @@ class ServedQueue:
 
     def __init__(self, client: Client, name: str) -> None:
         self.steps = EventSteps(client, name)
-        self.expiry = Expiry(self.steps)
+        self.expiry, self.limits = Expiry(self.steps), Alarm(self.ring)
         self.lanes = Lanes(
             (PushLane(self.steps, False), PushLane(self.steps, True)), DelayLane(self.steps, self.expiry),
             PopLane(self.steps, self._ring_in), SettleLane(self.steps),
@@ -87,14 +88,12 @@ class ServedQueue:
         self._line: deque[asyncio.Future[None]] = deque()
         self._limited = (-_FRESH, False)
         self._stage = 0  # see `look`
-        self._timer: asyncio.TimerHandle | None = None  # for what the limits of the queue keep
-        self._rings_at = 0.0
         self._first_due: Any = None  # the first delayed event at the latest look, and when it is due
 
     @property
     def is_idle(self) -> bool:
         """Whether nobody uses it, no claim of it may expire, nothing is due here, and it needs no mending."""
-        return not (self.listeners or self.expiry.is_due or self.mender.suspicious) and self.lanes.are_idle
+        return not (self.listeners or self.expiry.is_set or self.mender.suspicious) and self.lanes.are_idle
 
     # Consumers.
 
@@ -126,22 +125,7 @@ class ServedQueue:
 
     def _ring_in(self, milliseconds: int) -> None:
         """Do that after this time, when the limits of the queue let another event through; unless it comes earlier."""
-        loop = asyncio.get_running_loop()
-        due = loop.time() + milliseconds / 1000 + 0.001
-
-        def ring() -> None:
-            self._timer = None
-            self.ring()
-
-        if self._timer is None or due < self._rings_at:
-            self.close()
-            self._timer, self._rings_at = loop.call_at(due, ring), due
-
-    def close(self) -> None:
-        """Ring at no time any more: the server stops."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self.limits.ring_in(milliseconds / 1000 + 0.001)
 
     def note_end(self) -> None:
         """The queue was closed or deleted here: tell all who wait."""
@@ -175,7 +159,7 @@ class ServedQueue:
                 first = await ask(b"ZRANGE", keys.delayed, 0, 0, b"WITHSCORES", reads=True)
                 if first != self._first_due:
                     self._first_due = first
-                    self.expiry.look_in(0)  # this learns when, by the clock of Redis
+                    self.expiry.ring_in(0)  # this learns when, by the clock of Redis
 
     def wake_one(self) -> None:
         """Have the next client in QRPOP try."""
@@ -209,7 +193,7 @@ class ServedQueue:
                 self.steps.give_back_soon(found)
             raise
         if want.lease and isinstance(found, list):
-            self.expiry.look_in(want.lease / 1000)
+            self.expiry.ring_in(want.lease / 1000)
         return found
 
     async def pop_soon(self, most: int, want: Want, timeout: float) -> Found:
@@ -316,7 +300,7 @@ class Queues:
         """Look for expired claims and for room no more: the server stops."""
         for queue in self._queues.values():
             queue.expiry.close()
-            queue.close()
+            queue.limits.close()
             for lane in queue.lanes.pushes:
                 lane.leave()
 
@@ -324,7 +308,7 @@ class Queues:
         """Have `queue.ring` called for each event, until `detach`, as soon as `listening` has returned."""
         queue.listeners += 1
         if queue.listeners == 1:
-            queue.expiry.look_in(0)  # for claims whose servers are gone
+            queue.expiry.ring_in(0)  # for claims whose servers are gone
             self._channels[queue.steps.keys.unclaimed] = queue
 
     async def listening(self, queue: ServedQueue) -> None:
@@ -363,7 +347,7 @@ class Queues:
         while True:
             await asyncio.sleep(REFRESH)
             for queue in list(self._channels.values()):
-                queue.expiry.look_in(0)  # for claims that okq made; and for the end of a queue
+                queue.expiry.ring_in(0)  # for claims that okq made; and for the end of a queue
                 queue.wake_one()
             await asyncio.gather(*(queue.refresh() for queue in list(self._queues.values()) if queue.consumers))
 
