@@ -49,6 +49,7 @@ class Job(Outcome[R]):
     letters = b""
 
     def __init__(self, work: Sequence[Any], how: Any, events: int, size: int = 0, patient: bool = False) -> None:
+        super().__init__()
         self.work = work
         self.how = how
         self.events = events

@@ -189,7 +189,8 @@ class ServedQueue:
         try:
             found = await outcome
         except asyncio.CancelledError:
-            if outcome.exception() is None and isinstance(found := outcome.result(), list):
+            known = not outcome.cancelled() and outcome.exception() is None
+            if known and isinstance(found := outcome.result(), list):
                 self.steps.give_back_soon(found)
             raise
         if want.lease and isinstance(found, list):
