@@ -17,6 +17,7 @@ from apressure import validation
 from apressure.concurrency import background
 from apressure.connection.settings import MAX_NAME
 from apressure.connection.wire.command import Argument
+from apressure.core.added_letters import Added
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.due import Due
 from apressure.core.errors import closed
@@ -384,6 +385,14 @@ class Commands:
         """Return up to `most` dead letters behind the `passed` oldest ones, as the server keeps them."""
         letters, _ = await self.ask("QDEAD", passed, most, ours=True)
         return list(letters)
+
+    async def bury(self, letters: Sequence[Added], expected: bool) -> None:  # noqa: ARG002
+        """Add dead letters: no okq server does that."""
+        raise UnsupportedError(
+            f"the okq server of the queue {self.name!r} takes no dead letters: use the address of its Redis or Valkey "
+            "server. Nothing was added",
+            name=self.name,
+        )
 
     async def requeue(self, most: int, chosen: Sequence[bytes] = (), expected: bool = False) -> bytes:  # noqa: ARG002
         """Move dead letters back; see `EventSteps.requeue`."""
