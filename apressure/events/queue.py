@@ -391,7 +391,7 @@ RemoteEventQueue = EventQueue
 def _client_of(client: Client | None, options: ClientOptions) -> Any:
     """Return the client of a queue: the one that was given, or one of its own."""
     if client is None and is_okq(options.get("url")):
-        from apressure.events.remote.client import OkqClient
+        from apressure.events.remote.connection import OkqClient
 
         return OkqClient(options)
     chosen = client_of(EventQueue, client, options)

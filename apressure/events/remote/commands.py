@@ -6,37 +6,24 @@ command, says that a queue is full or closed, and extends claims: then fewer com
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from apressure import validation
 from apressure.concurrency import background
-from apressure.connection.settings import MAX_NAME
 from apressure.connection.wire.command import Argument
-from apressure.core.added_letters import Added
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.due import Due
-from apressure.core.errors import closed
 from apressure.core.leases.clock import since_boot
-from apressure.core.limits import UNLIMITED, Changes, arguments_of, read_limits
 from apressure.core.waiting import EMPTY, Reason, Wait
-from apressure.events.engine.answers import Event, Extended, Status, duplicate
+from apressure.events.engine.answers import Event, Extended, duplicate
 from apressure.events.engine.batching import Change, Pair
 from apressure.events.engine.steps import Claim
-from apressure.events.remote.client import OkqClient
+from apressure.events.remote.administration import AT_A_TIME, HELD, QueueCommands
 from apressure.events.remote.connection import Attempts, Command, error_of, lacks, replies, unknown
-from apressure.events.remote.schedules import RemoteSchedules
-from apressure.exceptions import (
-    OutcomeUnknownError,
-    QueueDoesNotExistError,
-    ServerError,
-    ServerTooOldError,
-    UnsupportedError,
-)
+from apressure.exceptions import OutcomeUnknownError, ServerError, ServerTooOldError
 from apressure.items import Progress
 
 
@@ -56,49 +43,18 @@ class Popped(NamedTuple):
     dead: int = 0
 
 
-AT_A_TIME: Final = 100
-"""How many commands for single events are sent together."""
 MOST: Final = 1000
 """The most events of one pop."""
 
 _REASONS: Final[dict[bytes, Reason]] = {b"paused": "paused", b"limited": "limited"}
 """Why a server of ours hands out nothing, beside that nothing waits."""
 
-_HELD: Final = 12
-_END: Final = 17
-"""Where the limits are in the reply to QLOOK, those of a hold first; servers of ours that know none tell none."""
-
 _FULL: Final = r"ERR queue full: the first (\d+) of"
 _DUPLICATE: Final = "ERR duplicate event"
 
 
-class Commands:
-    """The commands for one queue: the specification's, and those of our servers.
-
-    Args:
-        client: The client of the server.
-        name: The queue's name.
-
-    Attributes:
-        name: As given.
-        queue: The name as the server gets it.
-
-    Raises:
-        TypeError: The name is not a string.
-        ValueError: It is empty or too long.
-    """
-
-    script_keys: ClassVar[tuple[bytes, ...]] = ()
-    """The client's own connection serves every queue."""
-
-    def __init__(self, client: OkqClient, name: str) -> None:
-        self.queue = validation.encoded(name, "the queue's name", MAX_NAME)
-        self.name = name
-        self._client = client
-
-    def schedules(self) -> RemoteSchedules:
-        """Return the steps that are about the queue's schedules."""
-        return RemoteSchedules(self)
+class Commands(QueueCommands):
+    """The commands for one queue: the specification's, and those of our servers. Its arguments: see `QueueCommands`."""
 
     async def push(
         self, pairs: Sequence[Pair], front: bool, given: bool, expected: bool, done: Progress, due: Due | None = None
@@ -267,38 +223,6 @@ class Commands:
         reply, _ = await self.ask("QLPEEK" if newest else "QRPEEK")
         return None if reply is None else Event(*reply[:2])
 
-    async def counts(self) -> Status:
-        """Count events and consumers (QSTATUS). The specification's commands tell nothing else of a queue.
-
-        Raises:
-            PressureError: The server refused, or cannot be reached.
-        """
-        reply, _ = await self.ask("QSTATUS")
-        if not (isinstance(reply, list) and reply and isinstance(reply[0], list) and len(reply[0]) >= 4):
-            raise ServerError(
-                f"the server at {self._client.server.address} answers QSTATUS with {reply!r:.80}, which is not a list "
-                "of counts: it is older than okq's specification. Update it"
-            )
-        total, claimed, consumers = map(int, reply[0][1:4])
-        return Status(0, False, total - claimed, claimed, True, consumers, False, 0, None, False)
-
-    # Commands of our servers: all but `extends` raise ServerTooOldError on a released okq, and PressureError without a
-    # server. One whose repeat would do more is not repeated when its reply was lost: that raises OutcomeUnknownError.
-    # Cancelled, a command that changes something ends all the same; see `OkqClient.step`.
-
-    async def extends(self) -> bool:
-        """Whether the server extends claims, as ours do. On a released okq, it returns False.
-
-        Raises:
-            PressureError: It cannot be reached.
-        """
-        return (await self._client.connection.connected()).extended
-
-    @property
-    def can_delay(self) -> bool:
-        """Whether the server has QLATER, as far as the latest connection told."""
-        return self._client.server.extends
-
     async def extend(self, claims: Sequence[Claim], seconds: float) -> Extended:
         """Give the consumer of events more time: so many seconds from now, at least. Look for a pause or a hold."""
         return await self._client.step(self._extend(claims, seconds, None))
@@ -321,141 +245,8 @@ class Commands:
             if isinstance(answer, ServerTooOldError):
                 raise lacks("extend", self.name)
             self._value(answer)
-        halted = bool(look[4]) or any(look[_HELD : _HELD + 1])
+        halted = bool(look[4]) or any(look[HELD : HELD + 1])
         return Extended(b"".join(b"%d" % bool(outcome) for outcome in extended), halted)
-
-    async def status(self) -> Status:
-        """Look at the queue."""
-        reply, _ = await self.ask("QLOOK", ours=True)
-        exists, created, bound, closed, paused, waiting, claimed, consumers, dead, delayed, next_due = reply[:11]
-        (expired,) = reply[11:_HELD] or (0,)
-        limits = read_limits(*reply[_HELD:_END]) if len(reply) >= _END else UNLIMITED
-        return Status(
-            bound, created == 1, waiting, claimed, exists, consumers, closed == 1, dead, None, paused == 1, delayed,
-            next_due, expired, limits,
-        )  # fmt: skip
-
-    async def create(self, bound: int) -> bool | None:
-        """Create the queue, unless it exists. Returns whether it is new; None if a lost reply may have said so."""
-        new, lost = await self.change("QCREATE", bound)
-        return True if new else None if lost else False
-
-    async def delete(self) -> None:
-        """Delete the queue with everything in it."""
-        try:
-            await self.change("QDELETE", again=False)
-        except QueueDoesNotExistError:
-            raise QueueDoesNotExistError(f"the queue {self.name!r} does not exist", name=self.name) from None
-
-    async def close(self, expected: bool) -> None:
-        """Close the queue; `expected`: it must have been created."""
-        done, lost = await self.change("QCLOSE", *([b"CREATED"] if expected else ()))
-        if not done and not lost:
-            raise closed(self.name)
-
-    async def pause(self, pausing: bool, expected: bool = False) -> bool:  # noqa: ARG002
-        """Pause the queue, or resume it. Return whether that is new; after a lost reply it counts as new."""
-        done, lost = await self.change("QPAUSE" if pausing else "QRESUME")
-        return bool(done) or lost
-
-    async def limit(self, changes: Changes, expected: bool = False) -> None:  # noqa: ARG002
-        """Change the limits of the queue: see `LimitSteps`. It is safe to repeat.
-
-        Raises:
-            UnsupportedError: It says what messages have cost.
-        """
-        if "spent" in changes:
-            raise UnsupportedError(
-                "okq's commands have no costs: spend() needs the address of the Redis or Valkey server. Nothing was "
-                "counted", name=self.name,
-            )  # fmt: skip
-        await self.change("QLIMIT", *arguments_of(changes))
-
-    async def purge(self, most: int) -> int:
-        """Delete up to so many events that wait. Return how many."""
-        deleted, _ = await self.change("QPURGE", most, again=False)
-        return int(deleted)
-
-    async def promote(self, most: int, ids: Sequence[bytes], expected: bool = False) -> int:  # noqa: ARG002
-        """Make delayed events due; see `EventSteps.promote`."""
-        promoted, _ = await self.change("QPROMOTE", most, *ids, again=False)
-        return int(promoted)
-
-    async def dead_letters(self, passed: int, most: int) -> list[bytes]:
-        """Return up to `most` dead letters behind the `passed` oldest ones, as the server keeps them."""
-        letters, _ = await self.ask("QDEAD", passed, most, ours=True)
-        return list(letters)
-
-    async def bury(self, letters: Sequence[Added], expected: bool) -> None:  # noqa: ARG002
-        """Add dead letters: no okq server does that."""
-        raise UnsupportedError(
-            f"the okq server of the queue {self.name!r} takes no dead letters: use the address of its Redis or Valkey "
-            "server. Nothing was added",
-            name=self.name,
-        )
-
-    async def requeue(self, most: int, chosen: Sequence[bytes] = (), expected: bool = False) -> bytes:  # noqa: ARG002
-        """Move dead letters back; see `EventSteps.requeue`."""
-        letters, _ = await self.change("QREQUEUE", most, *chosen, again=False)
-        return bytes(letters)
-
-    async def discard(self, chosen: Sequence[bytes]) -> bytes:
-        """Delete dead letters; see `EventSteps.discard`."""
-        letters, _ = await self.change("QDISCARD", *chosen, again=False)
-        return bytes(letters)
-
-    async def ask(
-        self, verb: str, *arguments: Argument, ours: bool = False, again: bool = True, within: float = math.inf
-    ) -> tuple[Any, bool]:
-        """Send a command. Return the reply, and whether an earlier one was lost.
-
-        Args:
-            verb: The command.
-            *arguments: Its arguments behind the queue's name.
-            ours: Only servers of ours have it.
-            again: Send it again when its reply was lost.
-            within: Only within so many seconds after it was sent; after that, the reply is None.
-
-        Raises:
-            ServerTooOldError: It is a released okq, which does not have the command.
-            OutcomeUnknownError: The reply was lost, and the command must not be repeated.
-            PressureError: The server refused, or cannot be reached.
-        """
-        attempts, command = Attempts(self._client.connection), (verb.encode(), self.queue, *arguments)
-        now, until = asyncio.get_running_loop().time, math.inf
-
-        def commands(extended: bool) -> list[Command]:
-            nonlocal until
-            if not attempts.lost:
-                until = now() + within
-            return [command] if now() <= until and (extended or not ours) else []
-
-        while True:
-            came = await attempts.send(commands)
-            if ours and (not attempts.extended or (came and isinstance(came[0], ServerTooOldError))):
-                raise lacks("command", self.name, verb)
-            if came or attempts.complete:
-                return self._value(came[0]) if came else None, attempts.lost
-            if not again:
-                raise unknown(f"the connection broke during {verb} of the queue {self.name!r}")
-
-    async def change(self, verb: str, *arguments: Argument, again: bool = True) -> tuple[Any, bool]:
-        """Do the same with a command of our servers that changes something: cancelled, it ends all the same."""
-        return await self._client.step(self.ask(verb, *arguments, ours=True, again=again))
-
-    async def _each(self, commands: Sequence[Command]) -> tuple[list[Any], bool]:
-        """Send commands, some at a time, each until its reply has come. Return these, and whether others were lost."""
-        attempts, replies = Attempts(self._client.connection), list[Any]()
-        while len(replies) < len(commands):
-            came = await attempts.send(lambda _: commands[len(replies) :][:AT_A_TIME])
-            replies.extend(map(self._value, came))
-        return replies, attempts.lost
-
-    def _value(self, reply: Any) -> Any:
-        """Return a reply; raise what an error means for a program."""
-        if isinstance(reply, Exception):
-            raise error_of(reply, self.name)
-        return reply
 
 
 def _nothing(told: Sequence[bytes], until: float) -> Popped:

@@ -24,8 +24,8 @@ from apressure.events.driver import EventDriver
 from apressure.events.engine.answers import Event, Status
 from apressure.events.engine.batching import Change, Pair
 from apressure.events.engine.steps import MAX_EVENTS
-from apressure.events.remote.client import OkqClient
 from apressure.events.remote.commands import Commands, Popped
+from apressure.events.remote.connection import OkqClient
 from apressure.events.remote.delivery import RemoteEventDelivery
 from apressure.events.remote.notices import Notices
 from apressure.exceptions import PressureError, Role, ServerTooOldError
