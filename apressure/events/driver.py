@@ -131,29 +131,22 @@ class RedisDriver(EventDriver[Client, T]):
     # Events.
 
     def put(
-        self,
-        event: Pair,
-        timeout: float | None,
-        due: Due | None,
-        front: bool,
-        given: bool,  # noqa: ARG002
-    ) -> Awaitable[bytes | None]:
+        self, event: Pair, timeout: float | None, due: Due | None, front: bool, given: bool  # noqa: ARG002
+    ) -> Awaitable[bytes | None]:  # fmt: skip
         """Put an event, waiting for room; returns the id of the one that it has replaced.
 
         `given`: the program has chosen its id.
         """
-        if due is not None and due.dedup is not None:
-            return self._once.run(Push([(*event, due.encoded, due.dedup)], self.expected), timeout, False)
-        if due is not None:
+        if due is None:
+            return self._pushes[front].run(Push([event], self.expected), timeout, False)
+        if due.dedup is None:
             return self._delays.run(Push([(*event, due.encoded)], self.expected), timeout, False)
-        return self._pushes[front].run(Push([event], self.expected), timeout, False)
+        return self._once.run(Push([(*event, due.encoded, due.dedup)], self.expected), timeout, False)
 
     async def put_many(self, events: list[Pair], timeout: float | None, progress: Progress, due: Due | None) -> None:
         """Put events in order, waiting for room; the progress counts what is in the queue, also at a failure."""
-        if due is None:
-            lane, push = self._pushes[False], Push(events, self.expected)
-        else:
-            lane, push = self._delays, Push([(*event, due.encoded) for event in events], self.expected)
+        lane = self._pushes[False] if due is None else self._delays
+        push = Push(events if due is None else [(*event, due.encoded) for event in events], self.expected)
         try:
             await lane.run(push, timeout, False)
         finally:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from apressure import logs
 from apressure.concurrency import background
-from apressure.concurrency.settle import raised, set_result_once, wait_shielded
+from apressure.concurrency.settle import set_result_once
 from apressure.connection.renewer import Renewer
 from apressure.connection.server import Server
 from apressure.connection.settings import ClientOptions
@@ -21,6 +21,8 @@ from apressure.connection.wire import channel as channels
 from apressure.connection.wire.channel import Channel, ConnectionLost, RESPChannel
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.core.asking import ask
+from apressure.core.driver import OnAnswer
 from apressure.core.errors import closed, missing
 from apressure.core.objects import SharedClient
 from apressure.events.remote.address import settings_of
@@ -115,9 +117,11 @@ class OkqClient(SharedClient):
 
     async def _release(self) -> None:
         logs.closing(1)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self.settings.settle_timeout
         try:
-            if self._unfinished:
-                await asyncio.wait(self._unfinished, timeout=self.settings.settle_timeout)
+            while self._unfinished and loop.time() < end:  # what is undone begins when its step has ended
+                await asyncio.wait(self._unfinished, timeout=end - loop.time())
             await self.renewer.aclose(self.settings.settle_timeout)
         finally:
             self.connection.end()
@@ -134,27 +138,22 @@ class OkqClient(SharedClient):
         Cancelled, it goes on, and is undone, for up to `settle_timeout` seconds before the cancellation is raised, and
         after that in the background.
         """
-        task = self.soon(work)
-        try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError:
-            ending: asyncio.Future[Any] = task if undo is None else self.soon(_undone(task, undo))
-            await wait_shielded(ending, self.settings.settle_timeout)
-            raise
-        return raised(task.result())  # type: ignore[no-any-return]
+
+        def send(on_answer: OnAnswer) -> None:
+            self.soon(work).add_done_callback(lambda task: on_answer(task.result()))
+
+        def undone(outcome: Any) -> asyncio.Future[Any] | None:
+            return None if undo is None or isinstance(outcome, Exception) else self.soon(undo(outcome))
+
+        return await ask(  # type: ignore[no-any-return]
+            self.connection, send, self.settings.settle_timeout, undone
+        )
 
     def soon(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T | Exception]:
         """Do something in the background; `aclose` waits for it. The task returns its error."""
         task = background.start(background.caught(work), "a step on an okq server")
         self.finish_before_close(task)
         return task
-
-
-async def _undone(task: asyncio.Task[T | Exception], undo: Callable[[T], Coroutine[Any, Any, None]]) -> None:
-    await asyncio.wait((task,))
-    outcome = task.result()
-    if not isinstance(outcome, Exception):
-        await undo(outcome)
 
 
 class Attempts:
