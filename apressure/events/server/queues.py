@@ -8,7 +8,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once
@@ -32,27 +32,6 @@ _DELAYED: Final = 3  # beside whether it was created (1) and closed (1): whether
 _FRESH: Final = 1.0  # seconds for which the bound of a queue is taken as known
 
 
-class Lanes(NamedTuple):
-    """Put what many clients want into few steps.
-
-    Attributes:
-        pushes: For pushes, at the back and at the front.
-        delays: For events that are pushed for later.
-        pops: For pops.
-        settling: For acknowledgements.
-    """
-
-    pushes: tuple[PushLane, PushLane]
-    delays: DelayLane
-    pops: PopLane
-    settling: SettleLane
-
-    @property
-    def are_idle(self) -> bool:
-        """Whether nothing is under way."""
-        return all(lane.is_idle for lane in (*self.pushes, self.delays, self.pops, self.settling))
-
-
 class ServedQueue:
     """One queue.
 
@@ -62,7 +41,10 @@ class ServedQueue:
 
     Attributes:
         steps: Its steps.
-        lanes: Carry out the commands of all clients.
+        pushes: The lanes of all clients' pushes, at the back and at the front.
+        delays: That of events that are pushed for later.
+        pops: That of pops.
+        settling: That of acknowledgements.
         consumers: The ids of the clients that are registered for it here.
         listeners: How many clients listen to it: the registered ones, and those that wait in QRPOP.
         notified: What is completed with this queue at the next event: the waits of clients in QNOTIFY.
@@ -77,10 +59,10 @@ class ServedQueue:
     def __init__(self, client: Client, name: str) -> None:
         self.steps = EventSteps(client, name)
         self.expiry, self.limits = Expiry(self.steps), Alarm(self.ring)
-        self.lanes = Lanes(
-            (PushLane(self.steps, False), PushLane(self.steps, True)), DelayLane(self.steps, self.expiry),
-            PopLane(self.steps, self._ring_in), SettleLane(self.steps),
-        )  # fmt: skip
+        self.pushes = PushLane(self.steps, False), PushLane(self.steps, True)
+        self.delays = DelayLane(self.steps, self.expiry)
+        self.pops = PopLane(self.steps, self.limits.ring_in)
+        self.settling = SettleLane(self.steps)
         self.consumers: set[bytes] = set()
         self.listeners = 0
         self.mender = Mender(self.steps)
@@ -93,7 +75,9 @@ class ServedQueue:
     @property
     def is_idle(self) -> bool:
         """Whether nobody uses it, no claim of it may expire, nothing is due here, and it needs no mending."""
-        return not (self.listeners or self.expiry.is_set or self.mender.suspicious) and self.lanes.are_idle
+        lanes = (*self.pushes, self.delays, self.pops, self.settling)
+        busy = self.listeners or self.expiry.is_set or self.mender.suspicious
+        return not busy and all(lane.is_idle for lane in lanes)
 
     # Consumers.
 
@@ -122,10 +106,6 @@ class ServedQueue:
         for future in self.notified:
             set_result_once(future, self)
         self.wake_one()
-
-    def _ring_in(self, milliseconds: int) -> None:
-        """Do that after this time, when the limits of the queue let another event through; unless it comes earlier."""
-        self.limits.ring_in(milliseconds / 1000 + 0.001)
 
     def note_end(self) -> None:
         """The queue was closed or deleted here: tell all who wait."""
@@ -177,7 +157,7 @@ class ServedQueue:
             return waiting
         ready, after = await self.steps.ready()
         if not ready and after is not None:
-            self._ring_in(after)
+            self.limits.ring_in(after / 1000 + 0.001)
         return ready
 
     async def _pop(self, most: int, want: Want) -> Found:
@@ -185,7 +165,7 @@ class ServedQueue:
 
         Cancelled, nothing was taken, or it goes back.
         """
-        outcome = self.lanes.pops.pop(most, want)
+        outcome = self.pops.pop(most, want)
         try:
             found = await outcome
         except asyncio.CancelledError:
@@ -223,7 +203,7 @@ class ServedQueue:
                     found = await self._pop(most, want)
                     owed = False
                     if isinstance(found, list):
-                        owed = self.lanes.pops.limited  # nobody tells of each event that the limits have kept
+                        owed = self.pops.limited  # nobody tells of each event that the limits have kept
                         return found
                     kept = found.reason == "limited"
                     want = want._replace(expected=want.expected or found.created)
@@ -302,7 +282,7 @@ class Queues:
         for queue in self._queues.values():
             queue.expiry.close()
             queue.limits.close()
-            for lane in queue.lanes.pushes:
+            for lane in queue.pushes:
                 lane.leave()
 
     def attach(self, queue: ServedQueue) -> None:
