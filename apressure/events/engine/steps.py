@@ -86,8 +86,8 @@ class EventSteps(StepSender):
     # Steps that a lane sends: one at a time for each series.
 
     def send_push(
-        self, series: Series, events: Iterable[tuple[bytes, ...]], front: bool, force: bool, expected: bool,
-        on_answer: OnAnswer, back: bool = False,
+        self, series: Series, events: Iterable[Sequence[Any]], expected: bool, on_answer: OnAnswer, *,
+        front: bool = False, back: bool = False,
     ) -> Request:  # fmt: skip
         """Push events, given as (id, contents), in order, until there is no more room.
 
@@ -97,14 +97,13 @@ class EventSteps(StepSender):
         Args:
             series: The lane's series.
             events: At most `MAX_EVENTS`.
-            front: Push them to the front: the last of them is the next that is popped.
-            force: Ignore the bound.
             expected: The queue must have been created.
             on_answer: Receives the answer.
+            front: Push them to the front: the last of them is the next that is popped.
             back: They were popped before, so neither the bound nor the end of the queue matters. Each has a third part:
                 what the queue had noted of when it expires.
         """
-        how = flag(front), b"2" if back else flag(force), flag(expected)
+        how = flag(front), b"2" if back else b"0", flag(expected)
         return self._send_numbered(series, "push", [*how, *itertools.chain.from_iterable(events)], on_answer)
 
     def send_delay(
@@ -181,7 +180,7 @@ class EventSteps(StepSender):
             return self.settle_soon("unseen", [(event.id, event.token) for event in events])
         series = self.series()
         again = [(event.id, event.contents, event.kept) for event in reversed(events)]
-        return self._soon(lambda on_answer: self.send_push(series, again, True, True, False, on_answer, back=True))
+        return self._soon(lambda on_answer: self.send_push(series, again, False, on_answer, front=True, back=True))
 
     def settle_soon(self, how: str, claims: Sequence[Sequence[bytes]]) -> asyncio.Future[Any]:
         """Send the step of `send_settle`; returns what completes with its answer, which may be an error."""

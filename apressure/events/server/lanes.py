@@ -173,7 +173,7 @@ class PushLane(Lane[bytes]):
         return self._submit(job)
 
     def _send(self, series: Series, jobs: Sequence[Job[bytes]]) -> Request:
-        return self._steps.send_push(series, _work_of(jobs), self._front, False, jobs[0].how, self._answered)
+        return self._steps.send_push(series, _work_of(jobs), jobs[0].how, self._answered, front=self._front)
 
     def _settle(self, jobs: Sequence[Job[bytes]], answer: bytes) -> list[tuple[Job[bytes], bytes]]:
         full = False
