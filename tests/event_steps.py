@@ -13,12 +13,11 @@ async def push(
     steps: EventSteps,
     events: Sequence[tuple[bytes, bytes]],
     front: bool = False,
-    force: bool = False,
     expected: bool = False,
 ) -> bytes:
     """Push events; see `EventSteps.send_push`."""
     pushed: bytes = await _answer(
-        lambda on_answer: steps.send_push(steps.series(), events, front, force, expected, on_answer)
+        lambda on_answer: steps.send_push(steps.series(), events, expected, on_answer, front=front)
     )
     return pushed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -54,3 +55,11 @@ def text_of(connection: Options) -> str:
     """Return the address in these options for messages, without secrets."""
     where = connection.get("path") or f"{connection.get('host', 'localhost')}:{connection.get('port', 6379)}"
     return f"{where} (database {connection.get('db') or 0})"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

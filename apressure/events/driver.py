@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 from apressure.connection.client import Client
@@ -21,7 +22,7 @@ from apressure.core.requests import Pressing
 from apressure.core.taking import Take, Taken, got
 from apressure.events.delivery import EventDelivery
 from apressure.events.engine.answers import Event, Status
-from apressure.events.engine.batching import AskLane, DelayLane, EventSettler, OnceLane, Pair, PopLane, Push, PushLane
+from apressure.events.engine.batching import AskLane, EventSettler, OnceLane, Pair, PopLane, Push, PushLane
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
 from apressure.events.engine.waits import EventWaits
 from apressure.exceptions import PressureError
@@ -92,11 +93,11 @@ class RedisDriver(EventDriver[Client, T]):
         self.waits = EventWaits(self.steps)
         self.counts = self.steps.counts
         self.settler = EventSettler(self.steps, keep_errors, max_attempts)
-        self._pushes = {front: PushLane(self.steps, self.waits, front) for front in (False, True)}
-        self._delays = DelayLane(self.steps, self.waits, front=False)
-        self._once = OnceLane(self.steps, self.waits)
-        self._pops = PopLane(self.steps, self.waits)
-        self._asks = AskLane(self.steps, self.waits, front=False)
+        to, push, delay = (self.steps, self.waits), self.steps.send_push, self.steps.send_delay
+        self._pushes = {False: PushLane(*to, push), True: PushLane(*to, partial(push, front=True))}
+        self._delays, self._once, self._asks = PushLane(*to, delay), OnceLane(*to, delay), AskLane(*to, delay)
+        self._put_lanes = (*self._pushes.values(), self._delays, self._once, self._asks)
+        self._pops = PopLane(*to)
         self.requests = ServerRequests(self.steps)
         self.registry = self.waits.backpressure.registry = ServerRegistry(self.steps)
 
@@ -104,10 +105,6 @@ class RedisDriver(EventDriver[Client, T]):
     def waiting(self) -> tuple[int, int]:
         """How many tasks are putting, and how many are getting or receiving."""
         return sum(lane.waiting for lane in self._put_lanes), self._pops.waiting
-
-    @property
-    def _put_lanes(self) -> tuple[PushLane, ...]:
-        return *self._pushes.values(), self._delays, self._once, self._asks
 
     def _end(self, error: PressureError) -> int:
         pushes = sum(lane.end(error) for lane in self._put_lanes)
@@ -131,29 +128,22 @@ class RedisDriver(EventDriver[Client, T]):
     # Events.
 
     def put(
-        self,
-        event: Pair,
-        timeout: float | None,
-        due: Due | None,
-        front: bool,
-        given: bool,  # noqa: ARG002
-    ) -> Awaitable[bytes | None]:
+        self, event: Pair, timeout: float | None, due: Due | None, front: bool, given: bool  # noqa: ARG002
+    ) -> Awaitable[bytes | None]:  # fmt: skip
         """Put an event, waiting for room; returns the id of the one that it has replaced.
 
         `given`: the program has chosen its id.
         """
-        if due is not None and due.dedup is not None:
-            return self._once.run(Push([(*event, due.encoded, due.dedup)], self.expected), timeout, False)
-        if due is not None:
+        if due is None:
+            return self._pushes[front].run(Push([event], self.expected), timeout, False)
+        if due.dedup is None:
             return self._delays.run(Push([(*event, due.encoded)], self.expected), timeout, False)
-        return self._pushes[front].run(Push([event], self.expected), timeout, False)
+        return self._once.run(Push([(*event, due.encoded, due.dedup)], self.expected), timeout, False)
 
     async def put_many(self, events: list[Pair], timeout: float | None, progress: Progress, due: Due | None) -> None:
         """Put events in order, waiting for room; the progress counts what is in the queue, also at a failure."""
-        if due is None:
-            lane, push = self._pushes[False], Push(events, self.expected)
-        else:
-            lane, push = self._delays, Push([(*event, due.encoded) for event in events], self.expected)
+        lane = self._pushes[False] if due is None else self._delays
+        push = Push(events if due is None else [(*event, due.encoded) for event in events], self.expected)
         try:
             await lane.run(push, timeout, False)
         finally:

@@ -19,15 +19,9 @@ class EventProducer(QueueProducer[T], Generic[T]):
     """
 
     async def put(
-        self,
-        item: T,
-        timeout: float | None = None,
-        *,
-        id: str | None = None,
-        front: bool = False,
-        deadline: float | None = None,
-        **terms: Unpack[PutTerms],
-    ) -> str:
+        self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
+        deadline: float | None = None, **terms: Unpack[PutTerms],
+    ) -> str:  # fmt: skip
         """Put an item, as `EventQueue.put` does."""
         queue: Any = self._entered_queue()
         return await queue.put(  # type: ignore[no-any-return]
@@ -35,13 +29,8 @@ class EventProducer(QueueProducer[T], Generic[T]):
         )
 
     async def put_nowait(
-        self,
-        item: T,
-        *,
-        id: str | None = None,
-        front: bool = False,
-        deadline: float | None = None,
+        self, item: T, *, id: str | None = None, front: bool = False, deadline: float | None = None,
         **terms: Unpack[PutTerms],
-    ) -> str:
+    ) -> str:  # fmt: skip
         """Put an item, as `EventQueue.put_nowait` does."""
         return await self.put(item, 0, id=id, front=front, deadline=deadline, **terms)

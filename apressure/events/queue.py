@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Unpack, overload
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, Unpack, overload
 
 from apressure import validation
 from apressure.codecs import Codec, UntypedCodec, codec_for
@@ -14,7 +13,6 @@ from apressure.connection.history import ServerHistory
 from apressure.connection.moves import other_kind
 from apressure.connection.sender import Sender
 from apressure.connection.settings import ClientOptions
-from apressure.core.added_letters import Added
 from apressure.core.administration import AdministrationSteps
 from apressure.core.browsing import Asked, Found
 from apressure.core.consumer import ConsumerOptions, give_back_unseen
@@ -24,23 +22,18 @@ from apressure.core.objects import Fronting
 from apressure.core.queue import Queue
 from apressure.core.registration import Registry
 from apressure.core.requests import Pressing
-from apressure.core.reviving import Chosen
 from apressure.core.schedules import ScheduleStore
-from apressure.core.searching import Read
 from apressure.core.statistics import figures, seconds_of
 from apressure.core.waiting import Wait
-from apressure.dead_letters import DeadLetter
 from apressure.events.consumer import AnyEventConsumer, EventConsumer, EventConsumers
 from apressure.events.delivery import EventDelivery
 from apressure.events.driver import RedisDriver
 from apressure.events.engine.answers import Status
-from apressure.events.engine.letters import Revived, letters, read
+from apressure.events.engine.letters import EventLetters
 from apressure.events.engine.steps import MAX_EVENTS
-from apressure.events.ids import checked
 from apressure.events.producer import EventProducer
 from apressure.events.remote.address import is_okq
 from apressure.events.statistics import EventQueueStatistics
-from apressure.exceptions import UnsupportedError
 from apressure.items import Items, Progress, new_id
 from apressure.protocols import Mover
 
@@ -50,8 +43,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 A = TypeVar("A")
 
+MAX_ID: Final = 1024  # bytes
 
-class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
+
+class EventQueue(Fronting, EventLetters[T], Queue[T, EventDelivery[T]]):
     """A queue of events for any number of competing consumers, on a Redis or Valkey server, in the format of okq.
 
     Each event has a unique id. Events are delivered at-least-once, and *start* in the order in which they were put. The
@@ -137,15 +132,9 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
         return f"<EventQueue {self.name!r} at {self.client.server.address}>"
 
     async def put(
-        self,
-        item: T,
-        timeout: float | None = None,
-        *,
-        id: str | None = None,
-        front: bool = False,
-        deadline: float | None = None,
-        **terms: Unpack[PutTerms],
-    ) -> str:
+        self, item: T, timeout: float | None = None, *, id: str | None = None, front: bool = False,
+        deadline: float | None = None, **terms: Unpack[PutTerms],
+    ) -> str:  # fmt: skip
         """Put an item, waiting while the queue is full (specification: QLPUSH, QRPUSH).
 
         With `delay=` or `at=`, it is delayed: consumers get it when it is due, by the server's clock, behind what waits
@@ -208,7 +197,7 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
                 "such an event joins the end of the line: give front=True, or delay=, at=, expires=, key=, cost= or "
                 "dedup_id="
             )
-        event_id = new_id() if id is None else checked(id)
+        event_id = new_id() if id is None else validation.encoded(id, "id", MAX_ID)
         event = event_id, self._items.encode(item)
         validation.timeout(timeout)
         self._driver.check()
@@ -216,14 +205,9 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
         return (replaced or event_id).decode(errors="surrogateescape")
 
     async def put_nowait(
-        self,
-        item: T,
-        *,
-        id: str | None = None,
-        front: bool = False,
-        deadline: float | None = None,
+        self, item: T, *, id: str | None = None, front: bool = False, deadline: float | None = None,
         **terms: Unpack[PutTerms],
-    ) -> str:
+    ) -> str:  # fmt: skip
         """Put an item without waiting for room; the arguments are those of `put`.
 
         Returns:
@@ -356,32 +340,6 @@ class EventQueue(Fronting, Queue[T, EventDelivery[T]]):
     async def _until(self, step: Callable[[], Awaitable[A | Wait]], timeout: float | None) -> A:
         return await self._driver.waits.until(step, timeout, self.name)
 
-    @contextlib.asynccontextmanager
-    async def _revival(self, chosen: Chosen) -> AsyncIterator[Revived]:
-        status: Status = await self._existing()
-        driver = self._driver
-        revived = Revived(driver.steps, driver.waits.take_room, self._expected, status.dead, chosen.most)
-        if chosen.ids is not None:
-            await revived.choose(chosen)
-        yield revived
-
-    async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
-        return [read(letter, self._items.decode) async for letter in letters(self._driver.steps, limit)]
-
-    async def _bury(self, letters: Sequence[Added]) -> None:
-        if not isinstance(self._driver, RedisDriver):
-            raise UnsupportedError(
-                f"the okq server of the queue {self.name!r} takes no dead letters: use the address of its Redis or "
-                "Valkey server. Nothing was added",
-                name=self.name,
-            )
-        await self._driver.steps.bury(letters, self._expected)
-
-    async def _letters_at(self, passed: int, most: int, source: str | None) -> Read[T]:
-        status: Status = await self._existing()
-        page = await self._driver.steps.dead_letters(passed, most)
-        return Read([read(letter, self._items.decode) for letter in page], len(page), status.dead)
-
     def _give_back_unseen(self) -> None:
         give_back_unseen(self._driver.blocks)
 
@@ -432,7 +390,7 @@ RemoteEventQueue = EventQueue
 def _client_of(client: Client | None, options: ClientOptions) -> Any:
     """Return the client of a queue: the one that was given, or one of its own."""
     if client is None and is_okq(options.get("url")):
-        from apressure.events.remote.client import OkqClient
+        from apressure.events.remote.connection import OkqClient
 
         return OkqClient(options)
     chosen = client_of(EventQueue, client, options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -66,14 +65,6 @@ async def serve(page: Starlette, host: str, port: int, root: str, started: Calla
             finally:
                 server.should_exit = True
                 await asyncio.wait((running,))
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -33,7 +33,7 @@ CODE = {name: re.sub(r"--.*", "", text) for name, text in {**LUA, "prelude": PRE
 
 EVENTS = [(b"a", b"1"), (b"b", b"2")]
 CALLS: dict[str, Callable[[EventSteps], Any]] = {
-    "push": lambda steps: event_steps.push(steps, EVENTS, front=True, force=True, expected=True),
+    "push": lambda steps: event_steps.push(steps, EVENTS, front=True, expected=True),
     "delay": lambda steps: event_steps.delay(steps, [(*event, b"500") for event in EVENTS], expected=True),
     "pop": lambda steps: event_steps.pop(steps, 3, limit=2, expected=True, in_hand=4, place=b"me"),
     "settle": lambda steps: event_steps.settle(steps, EVENTS, "nack", anywhere=True),

@@ -13,6 +13,7 @@ import apressure.web
 from apressure.cli.exits import UsageError
 from apressure.cli.options import Common, complain, option
 from apressure.cli.show import answer
+from apressure.connection.addresses import is_loopback
 
 _TOKEN: Final = "APRESSURE_WEB_TOKEN"  # noqa: S105 (the name of a variable)
 
@@ -72,7 +73,7 @@ async def web(
     from apressure.web.guard import LOOPBACK
 
     tokens = _tokens(token_file)
-    local = serving.is_loopback(host)
+    local = is_loopback(host)
     if not local and not tokens and not trust_header:
         raise UsageError(
             f"others reach {host}: give --token-file or {_TOKEN}, or --trust-header behind a proxy that signs users in"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from apressure.connection.dedup import DedupSeries, PutScript
@@ -38,28 +38,28 @@ Pair = tuple[bytes, bytes]
 
 
 class Push(Putting[Any]):
-    """Events on their way into the queue: pairs, or for `DelayLane` triples with when each is due."""
+    """Events on their way into the queue: pairs, or triples with when each is due."""
 
 
 class PushLane(PuttingLane[Push]):
-    """The pushes of a client's tasks.
+    """The puts of a client's tasks.
 
     Args:
         steps, waits: As for `Lane`.
-        front: They push to the front.
+        send: Sends a step that puts events, such as `EventSteps.send_push` and `send_delay`.
     """
 
     _most = MAX_EVENTS
     _steps: EventSteps
     _waits: EventWaits
 
-    def __init__(self, steps: EventSteps, waits: EventWaits, front: bool) -> None:
+    def __init__(self, steps: EventSteps, waits: EventWaits, send: Callable[..., Request]) -> None:
         super().__init__(steps, waits)
-        self._front = front
+        self._send_events = send
 
-    def _put(self, items: Sequence[Pair], expected: bool) -> Request:
+    def _put(self, items: Sequence[Any], expected: bool) -> Request:
         self._waits.take_room()
-        return self._steps.send_push(self._series, items, self._front, False, expected, self._answered)
+        return self._send_events(self._series, items, expected, self._answered)
 
     def _count(self, answer: Any) -> int:
         return len(answer)
@@ -70,31 +70,22 @@ class PushLane(PuttingLane[Push]):
         return duplicate(self._steps.name, entry.items[0][0])
 
 
-class DelayLane(PushLane):
-    """The puts of a client's tasks for later."""
-
-    def _put(self, items: Sequence[Any], expected: bool) -> Request:
-        self._waits.take_room()
-        return self._steps.send_delay(self._series, items, expected, self._answered)
-
-
-class AskLane(DelayLane):
+class AskLane(PushLane):
     """The requests of a client's tasks: each has `Pressing` terms, which count from when the step is sent."""
 
     def _put(self, items: Sequence[Any], expected: bool) -> Request:
         return super()._put([(*event, terms.encoded) for *event, terms in items], expected)
 
 
-class OnceLane(DedupLane[Push], DelayLane):
+class OnceLane(DedupLane[Push], PushLane):
     """The puts of a client's tasks that have a dedup id."""
 
-    def __init__(self, steps: EventSteps, waits: EventWaits) -> None:
-        super().__init__(steps, waits, front=False)
+    def __init__(self, steps: EventSteps, waits: EventWaits, send: Callable[..., Request]) -> None:
+        super().__init__(steps, waits, send)
         self._series = DedupSeries(steps, PUT_ONCE)
 
     def _put(self, items: Sequence[Any], expected: bool) -> Request:
-        self._waits.take_room()
-        return self._steps.send_delay(self._series, [arguments(items)], expected, self._answered)
+        return super()._put([arguments(items)], expected)
 
     def _refusal(self, entry: Push, answer: Any, begin: int, end: int) -> Exception | None:
         if answer.letters[begin:end] == b"e":

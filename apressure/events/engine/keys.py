@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from apressure import validation
 from apressure.connection.keys import KeysBeside
 from apressure.connection.settings import MAX_NAME
 
@@ -37,6 +38,8 @@ class EventKeys(KeysBeside):
     Attributes:
         okq: Those that okq uses.
         ours: Those beside them.
+        as_source: The KEYS of this queue in a script that moves events from it to another one: behind those of that
+            queue.
         unclaimed: The list of the ids of waiting events: pushed left, popped right. The channel has the same name.
         claimed: The list of the ids of events in flight.
         items: The hash from ids to contents.
@@ -55,18 +58,9 @@ class EventKeys(KeysBeside):
     """
 
     def __init__(self, name: str) -> None:
-        if not isinstance(name, str):
-            raise TypeError(f"a queue's name must be a string, not {type(name).__name__}")
-        try:
-            encoded = name.encode(errors="surrogateescape")
-        except UnicodeEncodeError as error:
-            raise ValueError(f"a queue's name must be text that UTF-8 can encode: {error}") from None
-        if not name:
-            raise ValueError("a queue's name must not be empty")
+        encoded = validation.encoded(name, "a queue's name", MAX_NAME - 1)
         if b"}" in encoded:
             raise ValueError("a queue's name must not contain '}', which ends the name in its keys")
-        if len(encoded) >= MAX_NAME:
-            raise ValueError(f"a queue's name must be shorter than {MAX_NAME} bytes")
         base = _HEAD + encoded + b"}"
         self.okq = tuple(base + ending.encode() for ending in _OKQ)
         self.unclaimed, self.claimed, self.items, _ = self.okq
@@ -74,6 +68,7 @@ class EventKeys(KeysBeside):
         self.bound, self.closed, self.turns, self.room = (self.ours[place] for place in (0, 1, 5, 7))
         self.end, self.control, self.resumed = self.ours[10:13]
         self.delayed = self.ours[14]
+        self.as_source = (*self.okq, *self.ours)
 
     def lock(self, event_id: bytes) -> bytes:
         """The string that exists while an event is claimed."""
@@ -87,17 +82,12 @@ class EventKeys(KeysBeside):
         """Ours: the list of the replies to what somebody has asked; it has a time to live."""
         return self._ours(f"reply:{asker}")
 
-    def for_script(self, series: str) -> tuple[bytes, ...]:
-        """The KEYS of every script, as `lua/prelude.lua` names them."""
-        return (*self.as_source, self.operation(series))
-
     def _ours(self, word: str) -> bytes:
         return b"apressure:" + self.unclaimed + b":" + word.encode()
 
-    @property
-    def as_source(self) -> tuple[bytes, ...]:
-        """The KEYS of this queue in a script that moves events from it to another one: behind those of that queue."""
-        return (*self.okq, *self.ours)
+    def for_script(self, series: str) -> tuple[bytes, ...]:
+        """The KEYS of every script, as `lua/prelude.lua` names them."""
+        return (*self.as_source, self.operation(series))
 
 
 def names_among(found: Iterable[bytes]) -> list[str]:

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeVar
 
 from apressure import dead_letters
+from apressure.core.added_letters import Added
+from apressure.core.letters import Letters
 from apressure.core.packed import unpack
 from apressure.core.reviving import Chosen, Reviving, fitting
+from apressure.core.searching import Read
 from apressure.core.waiting import FULL, Wait
 from apressure.dead_letters import DeadLetter
 from apressure.events.engine.steps import MAX_EVENTS
+from apressure.items import Items
+
+T = TypeVar("T")
 
 _PAGE: Final = 1000
 _REASON: Final = re.compile(rb"([0-9]{1,15}):([0-9]{1,9}):([0-9]{1,9}):(.*)", re.DOTALL)
-
-
-class Steps(Protocol):
-    """What reads dead letters, and moves them."""
-
-    async def dead_letters(self, passed: int, most: int) -> list[bytes]:
-        """Return up to `most` dead letters behind the `passed` oldest ones, as the server keeps them."""
-
-    async def requeue(self, most: int, chosen: Sequence[bytes], expected: bool) -> bytes:
-        """Move dead letters back; see `EventSteps.requeue`."""
-
-    async def discard(self, chosen: Sequence[bytes]) -> bytes:
-        """Delete dead letters; see `EventSteps.discard`."""
 
 
 def read(letter: bytes, decode: Callable[[bytes], Any]) -> DeadLetter[Any]:
@@ -54,7 +48,7 @@ def read(letter: bytes, decode: Callable[[bytes], Any]) -> DeadLetter[Any]:
     return DeadLetter(shown, contents, attempts, error, time / 1000, decode, letter[:begin])
 
 
-async def letters(steps: Steps, limit: int | None) -> AsyncIterator[bytes]:
+async def letters(steps: Any, limit: int | None) -> AsyncIterator[bytes]:
     """Read dead letters as the server keeps them, the oldest first; at most `limit`."""
     passed = 0
     while limit is None or passed < limit:
@@ -74,10 +68,8 @@ class Revived(Reviving):
         take_room: Takes what this client was told of room: the next step finds out.
     """
 
-    _steps: Steps
-
     def __init__(
-        self, steps: Steps, take_room: Callable[[], object], expected: bool, present: int, most: int | None
+        self, steps: Any, take_room: Callable[[], object], expected: bool, present: int, most: int | None
     ) -> None:
         super().__init__(steps, expected, present, most)
         self._take_room = take_room
@@ -113,3 +105,29 @@ class Revived(Reviving):
         else:
             self._left -= len(outcomes)
         return None if outcomes else FULL
+
+
+class EventLetters(Letters[T]):
+    """What an `EventQueue` does about dead letters, by the steps of its driver."""
+
+    _driver: Any
+    _items: Items[T]
+
+    @contextlib.asynccontextmanager
+    async def _revival(self, chosen: Chosen) -> AsyncIterator[Revived]:
+        present = (await self._existing()).dead
+        revived = Revived(self._driver.steps, self._driver.waits.take_room, self._expected, present, chosen.most)
+        if chosen.ids is not None:
+            await revived.choose(chosen)
+        yield revived
+
+    async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
+        return [read(letter, self._items.decode) async for letter in letters(self._driver.steps, limit)]
+
+    async def _bury(self, letters: Sequence[Added]) -> None:
+        await self._driver.steps.bury(letters, self._expected)
+
+    async def _letters_at(self, passed: int, most: int, source: str | None) -> Read[T]:
+        total = (await self._existing()).dead
+        page = await self._driver.steps.dead_letters(passed, most)
+        return Read([read(letter, self._items.decode) for letter in page], len(page), total)

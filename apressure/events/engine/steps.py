@@ -86,8 +86,8 @@ class EventSteps(StepSender):
     # Steps that a lane sends: one at a time for each series.
 
     def send_push(
-        self, series: Series, events: Iterable[tuple[bytes, ...]], front: bool, force: bool, expected: bool,
-        on_answer: OnAnswer, back: bool = False,
+        self, series: Series, events: Iterable[Sequence[Any]], expected: bool, on_answer: OnAnswer, *,
+        front: bool = False, back: bool = False,
     ) -> Request:  # fmt: skip
         """Push events, given as (id, contents), in order, until there is no more room.
 
@@ -97,25 +97,21 @@ class EventSteps(StepSender):
         Args:
             series: The lane's series.
             events: At most `MAX_EVENTS`.
-            front: Push them to the front: the last of them is the next that is popped.
-            force: Ignore the bound.
             expected: The queue must have been created.
             on_answer: Receives the answer.
+            front: Push them to the front: the last of them is the next that is popped.
             back: They were popped before, so neither the bound nor the end of the queue matters. Each has a third part:
                 what the queue had noted of when it expires.
         """
-        how = b"2" if back else flag(force)
-        arguments: list[Argument] = [
-            series.next(), b"0", flag(front), how, flag(expected), *itertools.chain.from_iterable(events),
-        ]  # fmt: skip
-        return self._send(series.call("push"), arguments, on_answer, 1)
+        how = flag(front), b"2" if back else b"0", flag(expected)
+        return self._send_numbered(series, "push", [*how, *itertools.chain.from_iterable(events)], on_answer)
 
     def send_delay(
         self, series: Series, events: Iterable[Sequence[Any]], expected: bool, on_answer: OnAnswer
     ) -> Request:
         """Put events for later, given as (id, contents, `Due.encoded`); otherwise as `send_push`."""
-        arguments: list[Argument] = [series.next(), b"0", flag(expected), *itertools.chain.from_iterable(events)]
-        return self._send(series.call("delay"), arguments, on_answer, 1)
+        arguments = [flag(expected), *itertools.chain.from_iterable(events)]
+        return self._send_numbered(series, "delay", arguments, on_answer)
 
     def schedules(self) -> ServerSchedules:
         """Return the steps that are about the queue's schedules."""
@@ -132,12 +128,9 @@ class EventSteps(StepSender):
         `place` is this client's in the line, empty if it does not wait. Events that are acknowledged at once are popped
         by a step that is never sent again.
         """
-        number = series.next()
         drain = b"" if want.in_hand is None else want.in_hand
-        arguments: list[Argument] = [
-            number, b"0", most, want.lease, series.token, place, want.limit, flag(want.expected), drain,
-            flag(want.share),
-        ]  # fmt: skip
+        how = place, want.limit, flag(want.expected), drain, flag(want.share)
+        arguments: list[Argument] = [series.next(), b"0", most, want.lease, series.token, *how]  # of that number
         token = series.token if want.lease else b""
         return self._send(series.call("pop"), arguments, on_answer, 1, token, resend=want.lease > 0)
 
@@ -158,10 +151,11 @@ class EventSteps(StepSender):
             anywhere: Acknowledge events that have gone back and wait, too, as okq's QACK does.
             on_answer: Receives the answer.
         """
-        arguments: list[Argument] = [
-            series.next(), b"0", how, flag(anywhere), *itertools.chain.from_iterable(claims),
-        ]  # fmt: skip
-        return self._send(series.call("settle"), arguments, on_answer, 1)
+        arguments = [how, flag(anywhere), *itertools.chain.from_iterable(claims)]
+        return self._send_numbered(series, "settle", arguments, on_answer)
+
+    def _send_numbered(self, series: Series, name: str, arguments: list[Any], on_answer: OnAnswer) -> Request:
+        return self._send(series.call(name), [series.next(), b"0", *arguments], on_answer, 1)
 
     def resign(self, place: bytes, turn: bool, room: bool = False, end: bool = False) -> None:
         """This client waits for events no more, if its place in the line is given; nobody waits for the answer.
@@ -186,7 +180,7 @@ class EventSteps(StepSender):
             return self.settle_soon("unseen", [(event.id, event.token) for event in events])
         series = self.series()
         again = [(event.id, event.contents, event.kept) for event in reversed(events)]
-        return self._soon(lambda on_answer: self.send_push(series, again, True, True, False, on_answer, back=True))
+        return self._soon(lambda on_answer: self.send_push(series, again, False, on_answer, front=True, back=True))
 
     def settle_soon(self, how: str, claims: Sequence[Sequence[bytes]]) -> asyncio.Future[Any]:
         """Send the step of `send_settle`; returns what completes with its answer, which may be an error."""
@@ -276,9 +270,8 @@ class EventSteps(StepSender):
             arguments += (len(claims), len(results))
             arguments += itertools.chain.from_iterable((*claims, *results))
         call = series.call("move", lambda: source.as_source)
-        return await self._ask(  # type: ignore[no-any-return]
-            lambda on_answer: self._send(call, arguments, on_answer, 1)
-        )
+        moved: int = await self._ask(lambda on_answer: self._send(call, arguments, on_answer, 1))
+        return moved
 
     async def pause(self, pausing: bool, expected: bool = False) -> bool:
         """Pause the queue, or resume it. Returns whether that is new.

@@ -35,17 +35,15 @@ def settings_of(options: ClientOptions) -> Settings:
         TypeError: An option is of the wrong type.
         ValueError: An option is invalid, or only for Redis; or the URL is. The message shows no password.
     """
-    kept: Any = {name: value for name, value in options.items() if name in _TAKEN}
     given = {name for name, value in options.items() if value is not None and (name, value) != ("scripting", True)}
     if others := sorted(given - _TAKEN):
         raise ValueError(
             f"{others[0]} is for a Redis server, and an okq server has its own. Leave it out, or give the URL of the "
             "Redis server (redis://…) instead of okq://…"
         )
-    url = options["url"]
-    assert url is not None
-    scheme, _, rest = url.partition(":")
+    scheme, _, rest = (options["url"] or "").partition(":")
     translated = f"{_SCHEMES[scheme.lower()]}:{rest}"
+    kept: Any = {name: value for name, value in options.items() if name in _TAKEN}
     kept = {"response_timeout": PATIENCE, **kept, "url": translated}
     settings = settings_from(kept, {})
     address = settings.address

@@ -6,88 +6,55 @@ command, says that a queue is full or closed, and extends claims: then fewer com
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Final, NamedTuple
 
 from apressure.concurrency import background
 from apressure.connection.wire.command import Argument
 from apressure.core.driver import Connection, OnAnswer
 from apressure.core.due import Due
-from apressure.core.errors import closed
-from apressure.core.limits import UNLIMITED, Changes, arguments_of, read_limits
+from apressure.core.leases.clock import since_boot
 from apressure.core.waiting import EMPTY, Reason, Wait
-from apressure.events.engine.answers import Event, Extended, Status, duplicate
+from apressure.events.engine.answers import Event, Extended, duplicate
 from apressure.events.engine.batching import Change, Pair
 from apressure.events.engine.steps import Claim
-from apressure.events.remote.client import OkqClient
-from apressure.events.remote.connection import Attempts, Command, error_of, lacks, replies
-from apressure.events.remote.schedules import RemoteSchedules
-from apressure.exceptions import (
-    OutcomeUnknownError,
-    QueueDoesNotExistError,
-    ServerError,
-    ServerTooOldError,
-    UnsupportedError,
-)
+from apressure.events.remote.administration import AT_A_TIME, HELD, QueueCommands
+from apressure.events.remote.connection import Attempts, Command, error_of, lacks, replies, unknown
+from apressure.exceptions import OutcomeUnknownError, ServerError, ServerTooOldError
 from apressure.items import Progress
 
 
-class Popped(list[Pair]):
-    """Events that were popped.
+class Popped(NamedTuple):
+    """What a pop has done.
 
     Attributes:
-        attempts: How often each was delivered, this time included, if the server is one of ours.
+        events: The events, in order. A released okq does not tell how often each was delivered: that is 0 there.
+        until: Until when their leases have certainly not ended.
         wait: Why there are none, if the server is one of ours.
         dead: How many have become dead letters, if the server is one of ours.
     """
 
-    attempts: Sequence[int] = ()
+    events: list[Event]
+    until: float
     wait: Wait = EMPTY
-    dead = 0
+    dead: int = 0
 
 
-AT_A_TIME: Final = 100
-"""How many commands for single events are sent together."""
 MOST: Final = 1000
 """The most events of one pop."""
 
 _REASONS: Final[dict[bytes, Reason]] = {b"paused": "paused", b"limited": "limited"}
 """Why a server of ours hands out nothing, beside that nothing waits."""
 
-_HELD: Final = 12
-_END: Final = 17
-"""Where the limits are in the reply to QLOOK, those of a hold first; servers of ours that know none tell none."""
-
 _FULL: Final = r"ERR queue full: the first (\d+) of"
 _DUPLICATE: Final = "ERR duplicate event"
 
 
-class Commands:
-    """The commands for one queue: the specification's, and those of our servers.
-
-    Args:
-        client: The client of the server.
-        name: The queue's name.
-
-    Attributes:
-        name: As given.
-    """
-
-    script_keys: ClassVar[tuple[bytes, ...]] = ()
-    """The client's own connection serves every queue."""
-
-    def __init__(self, client: OkqClient, name: str) -> None:
-        self.name = name
-        self._client = client
-        self._queue = encoded(name)
-
-    def schedules(self) -> RemoteSchedules:
-        """Return the steps that are about the queue's schedules."""
-        return RemoteSchedules(self)
+class Commands(QueueCommands):
+    """The commands for one queue: the specification's, and those of our servers. Its arguments: see `QueueCommands`."""
 
     async def push(
         self, pairs: Sequence[Pair], front: bool, given: bool, expected: bool, done: Progress, due: Due | None = None
@@ -116,10 +83,10 @@ class Commands:
             PressureError: The server refused, or cannot be reached.
         """
         attempts = Attempts(self._client.connection)
-        head: Command = (b"QRPUSH" if front else b"QLPUSH", self._queue)
+        head: Command = (b"QRPUSH" if front else b"QLPUSH", self.queue)
         options = [b"CREATED" if expected else b"NOWAIT"]
         if due is not None:
-            head, options = (b"QDELAY", self._queue, due.encoded), options[:expected]  # it never waits
+            head, options = (b"QDELAY", self.queue, due.encoded), options[:expected]  # it never waits
 
         def commands(extended: bool) -> list[Command]:
             left = pairs[done.accepted :]
@@ -166,7 +133,7 @@ class Commands:
                 when it ends, and the pop is repeated.
             PressureError: The server refused, or cannot be reached.
         """
-        attempts, queue = Attempts(self._client.connection), self._queue
+        attempts, queue, until = Attempts(self._client.connection), self.queue, since_boot() + lease
         options: list[Argument] = [b"TELL", *([b"CREATED"] if expected else ()), *((b"LIMIT", limit) if limit else ())]
 
         def commands(extended: bool) -> list[Command]:
@@ -178,26 +145,15 @@ class Commands:
 
         while True:
             answers = await attempts.send(commands)
-            extended = attempts.extended
-            if extended and answers and isinstance(answers[0], bytes):
-                told, nothing = answers[0].split(), Popped()
-                reason = _REASONS.get(told[0], "empty")
-                due = next((int(word[4:]) for word in told if word.startswith(b"due=")), None)
-                nothing.wait = Wait(reason, created=b"created" in told, due=due)
-                nothing.dead = int(told[-1]) if told[-1].isdigit() else 0
-                return nothing
-            if extended and answers and isinstance(answers[0], list):
+            if attempts.extended and answers and isinstance(answers[0], bytes):
+                return _nothing(answers[0].split(), until)
+            if attempts.extended and answers and isinstance(answers[0], list):
                 answers = answers[0]
-            arrived = [one for one in answers if isinstance(one, list)]
-            events = Popped((one[0], one[1]) for one in arrived)
-            events.attempts = [one[2] for one in arrived if extended]
-            events.dead = sum(one for one in answers if isinstance(one, int))
-            if events:
-                return events
-            if errors := [one for one in answers if isinstance(one, Exception)]:
+            events = [Event(one[0], one[1], *(one[2:] or (0,))) for one in answers if isinstance(one, list)]
+            if not events and (errors := [one for one in answers if isinstance(one, Exception)]):
                 raise error_of(errors[0], self.name)
-            if attempts.complete:
-                return events
+            if events or attempts.complete:
+                return Popped(events, until, dead=sum(one for one in answers if isinstance(one, int)))
             if not lease:
                 raise OutcomeUnknownError(
                     f"the connection broke while an event of {self.name!r} was popped: it may be lost. A pop with a "
@@ -233,16 +189,10 @@ class Commands:
             OutcomeUnknownError: None is certain, since replies were lost. Events may be lost.
             PressureError: The server refused, or cannot be reached.
         """
-        attempts, queue, left = Attempts(self._client.connection), self._queue, list(events)
-        confirmed: list[bool] = []
-        while left:
-            for reply in await attempts.send(lambda _: [(b"QACK", queue, event) for event in left[:AT_A_TIME]]):
-                confirmed.append(bool(self._value(reply)))
-                del left[0]
-        if attempts.lost and not any(confirmed):
-            reason = f"the connection broke while events of {self.name!r} were acknowledged: they may be lost"
-            raise attempts.unknown(reason)
-        return confirmed
+        replies, lost = await self._each([(b"QACK", self.queue, event) for event in events])
+        if lost and not any(replies):
+            raise unknown(f"the connection broke while events of {self.name!r} were acknowledged: they may be lost")
+        return list(map(bool, replies))
 
     async def put_back(self, events: Sequence[bytes], errors: Sequence[bytes] | None = None) -> None:
         """Put events back, first in line and in this order (QFAIL, QRETURN; on a released okq QACK with REDO).
@@ -255,19 +205,14 @@ class Commands:
         Raises:
             PressureError: The server refused, or cannot be reached. They come again when their leases end.
         """
-        attempts, queue, left = Attempts(self._client.connection), self._queue, list(events)
-
-        def commands(extended: bool) -> list[Command]:
-            if not extended:  # the one that goes back last is the first in line
-                return [(b"QACK", queue, event, b"REDO") for event in reversed(left[-AT_A_TIME:])]
-            if errors is None:
-                return [(b"QRETURN", queue, *left)]
-            return [(b"QFAIL", queue, *itertools.chain.from_iterable(zip(left, errors, strict=False)))]
-
-        while left:
-            for reply in await attempts.send(commands):
-                self._value(reply)
-                del left[0 if attempts.extended else -1 :]
+        if not events:
+            return
+        if not await self.extends():  # the one that goes back last is the first in line
+            await self._each([(b"QACK", self.queue, event, b"REDO") for event in reversed(events)])
+        elif errors is None:
+            await self.ask("QRETURN", *events)
+        else:
+            await self.ask("QFAIL", *itertools.chain.from_iterable(zip(events, errors, strict=True)))
 
     async def peek(self, newest: bool) -> Event | None:
         """Return the event that is next, or the one that was put last; None if none waits (QRPEEK, QLPEEK).
@@ -277,38 +222,6 @@ class Commands:
         """
         reply, _ = await self.ask("QLPEEK" if newest else "QRPEEK")
         return None if reply is None else Event(*reply[:2])
-
-    async def counts(self) -> Status:
-        """Count events and consumers (QSTATUS). The specification's commands tell nothing else of a queue.
-
-        Raises:
-            PressureError: The server refused, or cannot be reached.
-        """
-        reply, _ = await self.ask("QSTATUS")
-        if not (isinstance(reply, list) and reply and isinstance(reply[0], list) and len(reply[0]) >= 4):
-            raise ServerError(
-                f"the server at {self._client.server.address} answers QSTATUS with {reply!r:.80}, which is not a list "
-                "of counts: it is older than okq's specification. Update it"
-            )
-        total, claimed, consumers = map(int, reply[0][1:4])
-        return Status(0, False, total - claimed, claimed, True, consumers, False, 0, None, False)
-
-    # Commands of our servers: all but `extends` raise ServerTooOldError on a released okq, and PressureError without a
-    # server. One whose repeat would do more is not repeated when its reply was lost: that raises OutcomeUnknownError.
-    # Cancelled, a command that changes something ends all the same; see `OkqClient.step`.
-
-    async def extends(self) -> bool:
-        """Whether the server extends claims, as ours do. On a released okq, it returns False.
-
-        Raises:
-            PressureError: It cannot be reached.
-        """
-        return (await self._client.connection.connected()).extended
-
-    @property
-    def can_delay(self) -> bool:
-        """Whether the server has QLATER, as far as the latest connection told."""
-        return self._client.server.extends
 
     async def extend(self, claims: Sequence[Claim], seconds: float) -> Extended:
         """Give the consumer of events more time: so many seconds from now, at least. Look for a pause or a hold."""
@@ -325,134 +238,19 @@ class Commands:
         background.start(extending(), "renewing leases of events")
 
     async def _extend(self, claims: Sequence[Claim], seconds: float, connection: Connection | None) -> Extended:
-        commands: list[Command] = [(b"QEXTEND", self._queue, event, str(seconds)) for event, _ in claims]
+        commands: list[Command] = [(b"QEXTEND", self.queue, event, str(seconds)) for event, _ in claims]
         channel = await (connection or self._client.connection).connected()
-        *extended, look = answers = await replies(channel, [*commands, (b"QLOOK", self._queue)])
+        *extended, look = answers = await replies(channel, [*commands, (b"QLOOK", self.queue)])
         for answer in answers:
             if isinstance(answer, ServerTooOldError):
                 raise lacks("extend", self.name)
             self._value(answer)
-        halted = bool(look[4]) or any(look[_HELD : _HELD + 1])
+        halted = bool(look[4]) or any(look[HELD : HELD + 1])
         return Extended(b"".join(b"%d" % bool(outcome) for outcome in extended), halted)
 
-    async def status(self) -> Status:
-        """Look at the queue."""
-        reply, _ = await self.ask("QLOOK", ours=True)
-        exists, created, bound, closed, paused, waiting, claimed, consumers, dead, delayed, next_due = reply[:11]
-        (expired,) = reply[11:_HELD] or (0,)
-        limits = read_limits(*reply[_HELD:_END]) if len(reply) >= _END else UNLIMITED
-        return Status(
-            bound, created == 1, waiting, claimed, exists, consumers, closed == 1, dead, None, paused == 1, delayed,
-            next_due, expired, limits,
-        )  # fmt: skip
 
-    async def create(self, bound: int) -> bool | None:
-        """Create the queue, unless it exists. Returns whether it is new; None if a lost reply may have said so."""
-        new, lost = await self.change("QCREATE", bound)
-        return True if new else None if lost else False
-
-    async def delete(self) -> None:
-        """Delete the queue with everything in it."""
-        try:
-            await self.change("QDELETE", again=False)
-        except QueueDoesNotExistError:
-            raise QueueDoesNotExistError(f"the queue {self.name!r} does not exist", name=self.name) from None
-
-    async def close(self, expected: bool) -> None:
-        """Close the queue; `expected`: it must have been created."""
-        done, lost = await self.change("QCLOSE", *([b"CREATED"] if expected else ()))
-        if not done and not lost:
-            raise closed(self.name)
-
-    async def pause(self, pausing: bool, expected: bool = False) -> bool:  # noqa: ARG002
-        """Pause the queue, or resume it. Return whether that is new; after a lost reply it counts as new."""
-        done, lost = await self.change("QPAUSE" if pausing else "QRESUME")
-        return bool(done) or lost
-
-    async def limit(self, changes: Changes, expected: bool = False) -> None:  # noqa: ARG002
-        """Change the limits of the queue: see `LimitSteps`. It is safe to repeat.
-
-        Raises:
-            UnsupportedError: It says what messages have cost.
-        """
-        if "spent" in changes:
-            raise UnsupportedError(
-                "okq's commands have no costs: spend() needs the address of the Redis or Valkey server. Nothing was "
-                "counted", name=self.name,
-            )  # fmt: skip
-        await self.change("QLIMIT", *arguments_of(changes))
-
-    async def purge(self, most: int) -> int:
-        """Delete up to so many events that wait. Return how many."""
-        deleted, _ = await self.change("QPURGE", most, again=False)
-        return int(deleted)
-
-    async def promote(self, most: int, ids: Sequence[bytes], expected: bool = False) -> int:  # noqa: ARG002
-        """Make delayed events due; see `EventSteps.promote`."""
-        promoted, _ = await self.change("QPROMOTE", most, *ids, again=False)
-        return int(promoted)
-
-    async def dead_letters(self, passed: int, most: int) -> list[bytes]:
-        """Return up to `most` dead letters behind the `passed` oldest ones, as the server keeps them."""
-        letters, _ = await self.ask("QDEAD", passed, most, ours=True)
-        return list(letters)
-
-    async def requeue(self, most: int, chosen: Sequence[bytes] = (), expected: bool = False) -> bytes:  # noqa: ARG002
-        """Move dead letters back; see `EventSteps.requeue`."""
-        letters, _ = await self.change("QREQUEUE", most, *chosen, again=False)
-        return bytes(letters)
-
-    async def discard(self, chosen: Sequence[bytes]) -> bytes:
-        """Delete dead letters; see `EventSteps.discard`."""
-        letters, _ = await self.change("QDISCARD", *chosen, again=False)
-        return bytes(letters)
-
-    async def ask(
-        self, verb: str, *arguments: Argument, ours: bool = False, again: bool = True, within: float = math.inf
-    ) -> tuple[Any, bool]:
-        """Send a command. Return the reply, and whether an earlier one was lost.
-
-        Args:
-            verb: The command.
-            *arguments: Its arguments behind the queue's name.
-            ours: Only servers of ours have it.
-            again: Send it again when its reply was lost.
-            within: Only within so many seconds after it was sent; after that, the reply is None.
-
-        Raises:
-            ServerTooOldError: It is a released okq, which does not have the command.
-            OutcomeUnknownError: The reply was lost, and the command must not be repeated.
-            PressureError: The server refused, or cannot be reached.
-        """
-        attempts, command = Attempts(self._client.connection), (verb.encode(), self._queue, *arguments)
-        now, until = asyncio.get_running_loop().time, math.inf
-
-        def commands(extended: bool) -> list[Command]:
-            nonlocal until
-            if not attempts.lost:
-                until = now() + within
-            return [command] if now() <= until and (extended or not ours) else []
-
-        while True:
-            came = await attempts.send(commands)
-            if ours and (not attempts.extended or (came and isinstance(came[0], ServerTooOldError))):
-                raise lacks("command", self.name, verb)
-            if came or attempts.complete:
-                return self._value(came[0]) if came else None, attempts.lost
-            if not again:
-                raise attempts.unknown(f"the connection broke during {verb} of the queue {self.name!r}")
-
-    async def change(self, verb: str, *arguments: Argument, again: bool = True) -> tuple[Any, bool]:
-        """Do the same with a command of our servers that changes something: cancelled, it ends all the same."""
-        return await self._client.step(self.ask(verb, *arguments, ours=True, again=again))
-
-    def _value(self, reply: Any) -> Any:
-        """Return a reply; raise what an error means for a program."""
-        if isinstance(reply, Exception):
-            raise error_of(reply, self.name)
-        return reply
-
-
-def encoded(name: str) -> bytes:
-    """Return a queue's name as the server gets it."""
-    return name.encode(errors="surrogateescape")
+def _nothing(told: Sequence[bytes], until: float) -> Popped:
+    """Return what a server of ours tells of a pop that has found nothing: why, and perhaps more."""
+    due = next((int(word[4:]) for word in told if word.startswith(b"due=")), None)
+    wait = Wait(_REASONS.get(told[0], "empty"), created=b"created" in told, due=due)
+    return Popped([], until, wait, int(told[-1]) if told[-1].isdigit() else 0)

@@ -1,4 +1,4 @@
-"""The connection to an okq server: what kind of server it is, commands sent again after a loss, and what errors mean.
+"""A client of an okq server: what kind of server it is, commands sent again after a loss, and what errors mean.
 
 The released okq has the commands of the specification only. Ours has more, and each channel is asked once which it is.
 """
@@ -8,23 +8,27 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
 
 from apressure import logs
+from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once
+from apressure.connection.renewer import Renewer
 from apressure.connection.server import Server
+from apressure.connection.settings import ClientOptions
 from apressure.connection.wire import channel as channels
 from apressure.connection.wire.channel import Channel, ConnectionLost, RESPChannel
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.reconnecting import ReconnectingConnection
+from apressure.core.asking import ask
+from apressure.core.driver import OnAnswer
 from apressure.core.errors import closed, missing
-from apressure.exceptions import (
-    OutcomeUnknownError,
-    ServerError,
-    ServerTooOldError,
-    ServerUnavailableError,
-)
+from apressure.core.objects import SharedClient
+from apressure.events.remote.address import settings_of
+from apressure.exceptions import OutcomeUnknownError, ServerError, ServerTooOldError, ServerUnavailableError
+
+T = TypeVar("T")
 
 Command = Sequence[Argument]
 
@@ -88,6 +92,70 @@ async def _knows(channel: RESPChannel, command: bytes) -> bool:
     return False
 
 
+class OkqClient(SharedClient):
+    """A client of one okq server, for any number of queues. It does nothing before its first use.
+
+    Args:
+        options: Where the server is, and the limits; see `settings_of`.
+
+    Attributes:
+        settings: Those that the options are.
+        server: The server.
+        connection: The connection for commands.
+        renewer: Renews leases.
+    """
+
+    def __init__(self, options: ClientOptions) -> None:
+        super().__init__()
+        self.settings = settings_of(options)
+        self.server = OkqServer(self.settings)
+        self.connection: ReconnectingConnection = ReconnectingConnection(self.server.node_of(()))
+        self.renewer = Renewer(self.server)
+
+    def __repr__(self) -> str:
+        return f"<OkqClient at {self.server.address}>"
+
+    async def _release(self) -> None:
+        logs.closing(1)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self.settings.settle_timeout
+        try:
+            while self._unfinished and loop.time() < end:  # what is undone begins when its step has ended
+                await asyncio.wait(self._unfinished, timeout=end - loop.time())
+            await self.renewer.aclose(self.settings.settle_timeout)
+        finally:
+            self.connection.end()
+
+    async def step(
+        self, work: Coroutine[Any, Any, T], undo: Callable[[T], Coroutine[Any, Any, None]] | None = None
+    ) -> T:
+        """Do something on the server.
+
+        Args:
+            work: What to do.
+            undo: Undoes its result if the caller was cancelled.
+
+        Cancelled, it goes on, and is undone, for up to `settle_timeout` seconds before the cancellation is raised, and
+        after that in the background.
+        """
+
+        def send(on_answer: OnAnswer) -> None:
+            self.soon(work).add_done_callback(lambda task: on_answer(task.result()))
+
+        def undone(outcome: Any) -> asyncio.Future[Any] | None:
+            return None if undo is None or isinstance(outcome, Exception) else self.soon(undo(outcome))
+
+        return await ask(  # type: ignore[no-any-return]
+            self.connection, send, self.settings.settle_timeout, undone
+        )
+
+    def soon(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T | Exception]:
+        """Do something in the background; `aclose` waits for it. The task returns its error."""
+        task = background.start(background.caught(work), "a step on an okq server")
+        self.finish_before_close(task)
+        return task
+
+
 class Attempts:
     """The tries of one operation: each on the current connection, for `retry_timeout` seconds after the first loss.
 
@@ -119,12 +187,12 @@ class Attempts:
         """
         loop = asyncio.get_running_loop()
         if self.lost and loop.time() >= self._until:
-            raise self.unknown("the server could not be reached again in time")
+            raise unknown("the server could not be reached again in time")
         try:
             channel = await self._connection.connected()
         except ServerUnavailableError as error:
             if self.lost:
-                raise self.unknown(str(error)) from None
+                raise unknown(str(error)) from None
             raise
         self.extended = channel.extended
         answers = await replies(channel, commands(self.extended))
@@ -135,11 +203,6 @@ class Attempts:
             self._connection.node.invalidate(channel.address)
             self._until = self._until or loop.time() + self._connection.node.settings.retry_timeout
         return came
-
-    @staticmethod
-    def unknown(reason: str) -> OutcomeUnknownError:
-        """Return the error for an operation that may have been carried out."""
-        return OutcomeUnknownError(f"{reason.rstrip('.')}; the operation may have been carried out, or not")
 
 
 async def replies(channel: Channel, commands: Sequence[Command]) -> list[Any]:
@@ -167,6 +230,11 @@ def lacks(what: str, name: str, verb: str = "") -> ServerTooOldError:
         verb: The command.
     """
     return ServerTooOldError(_LACKS[what].format(name=name, verb=verb, instead=_INSTEAD))
+
+
+def unknown(reason: str) -> OutcomeUnknownError:
+    """Return the error for an operation that may have been carried out."""
+    return OutcomeUnknownError(f"{reason.rstrip('.')}; the operation may have been carried out, or not")
 
 
 def error_of(error: Exception, name: str) -> Exception:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 from apressure.core.consumer import ConsumerOptions
-from apressure.core.leases.clock import since_boot
 from apressure.core.prefetch import Chunk
 from apressure.core.waiting import Wait
 from apressure.events.consumer import AnyEventConsumer, EventHand
@@ -126,16 +125,13 @@ class RemoteEventConsumer(AnyEventConsumer[T, RemoteEventDelivery[Any]]):
 
     async def _pop(self) -> Wait | None:
         """Pop events into the buffer; those that come when the block has ended go back."""
-        queue, lease = self.queue, self.hand.term.seconds
-        until = since_boot() + lease
-        events = await queue.steps.pop(self._chunk.size, lease, self._expected, queue.max_attempts or 0)
-        self._expected = self._expected or events.wait.created
-        queue.settler.popped(events)
+        popped = await self.queue.pop(self._chunk.size, self.hand.term.seconds, self._expected)
+        self._expected = self._expected or popped.wait.created
         if self._state == "left":
-            await queue.put_back(events)
+            await self.queue.put_back(popped.events)
         else:
-            self.hand.took(queue.deliveries(events, until, self.hand))
-        return None if events else events.wait
+            self.hand.took(self.queue.deliveries(popped, self.hand))
+        return None if popped.events else popped.wait
 
     async def _leave(self) -> None:
         if self._held:  # not if the block was cancelled at its beginning

@@ -8,27 +8,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
-from apressure import logs, validation
+from apressure import logs
 from apressure.concurrency.handover import note_taken
-from apressure.connection.settings import MAX_NAME
 from apressure.core.counts import Counts
 from apressure.core.dedup import knows_no_repeats
 from apressure.core.delivery import Hand
 from apressure.core.due import Due
-from apressure.core.leases.clock import since_boot
 from apressure.core.waiting import Wait
 from apressure.events.delivery import EventDelivery
 from apressure.events.driver import EventDriver
 from apressure.events.engine.answers import Event, Status
 from apressure.events.engine.batching import Change, Pair
 from apressure.events.engine.steps import MAX_EVENTS
-from apressure.events.remote.client import OkqClient
-from apressure.events.remote.commands import Commands, Popped, encoded
+from apressure.events.remote.commands import Commands, Popped
+from apressure.events.remote.connection import OkqClient
 from apressure.events.remote.delivery import RemoteEventDelivery
 from apressure.events.remote.notices import Notices
 from apressure.exceptions import PressureError, Role, ServerTooOldError
@@ -59,12 +56,9 @@ class OkqDriver(EventDriver[OkqClient, T]):
         self, client: OkqClient, owns_client: bool, name: str, items: Items[T], max_attempts: int | None,
         keep_errors: bool,
     ) -> None:  # fmt: skip
-        validation.text(name, "name")
-        if not 1 <= len(encoded(name)) <= MAX_NAME:
-            raise ValueError(f"the queue's name must have between 1 and {MAX_NAME} bytes, not {len(encoded(name))}")
         super().__init__(client, owns_client, name, items, max_attempts)
         self.steps = Commands(client, name)
-        self.waits = Notices(client.connection.node, [name])
+        self.waits = Notices(client.connection.node, [self.steps.queue])
         self.counts = Counts()
         self.settler = OkqSettler(self, keep_errors and max_attempts is not None)
         self._busy: Counter[Role] = Counter()  # operations under way
@@ -72,7 +66,7 @@ class OkqDriver(EventDriver[OkqClient, T]):
     @staticmethod
     def wait_together(queues: Sequence[OkqDriver[Any]]) -> None:
         """Have queues wait over one connection, which is registered for all of them; their waits end together."""
-        waits = Notices(queues[0].client.connection.node, [queue.name for queue in queues])
+        waits = Notices(queues[0].client.connection.node, [queue.steps.queue for queue in queues])
         for queue in queues:
             queue.waits = waits
 
@@ -99,7 +93,7 @@ class OkqDriver(EventDriver[OkqClient, T]):
         try:
             purged = await self.steps.purge(min(most, MAX_EVENTS))
         except ServerTooOldError:
-            purged = len(await self.client.step(self.steps.pop(most, 0)))
+            purged = len((await self.client.step(self.steps.pop(most, 0))).events)
         self.counts.deleted_count += purged
         return purged
 
@@ -135,70 +129,75 @@ class OkqDriver(EventDriver[OkqClient, T]):
             progress.accepted += done.accepted
 
     async def receive(self, most: int, timeout: float | None, lease: float | None) -> list[EventDelivery[T]]:
-        return self.deliveries(*await self._take(most, timeout, self.lease_of(lease)))
+        return self.deliveries(await self._take(most, timeout, self.lease_of(lease)))
 
     async def get(self, most: int, timeout: float | None) -> list[T]:
         while True:
-            events, _ = await self._take(most, timeout, self.default_lease)
-            items, broken = self.items.decode_first([contents for _, contents in events])
+            popped = await self._take(most, timeout, self.default_lease)
+            items, broken = self.items.decode_first([event.contents for event in popped.events])
             taken = max(1, len(items))  # a first item that cannot be decoded is in the error
-            ours = await self.client.step(self._confirm(events, taken), self._return)
+            ours = await self.client.step(self._confirm(popped.events, taken), self._return)
             self.counts.deleted_count += len(ours)
             if ours:
                 note_taken(functools.partial(self._return, ours))
             if ours and broken is not None:
                 raise broken
             if ours:  # otherwise the leases have ended already, and others get the events
-                return [item for item, event in zip(items, events, strict=False) if event in ours]
+                return [item for item, event in zip(items, popped.events, strict=False) if event in ours]
 
-    async def _confirm(self, events: list[Pair], taken: int) -> list[Pair]:
+    async def _confirm(self, events: list[Event], taken: int) -> list[Event]:
         """Acknowledge the first events, and give back the others. Return those that were acknowledged."""
         await self.put_back(events[taken:])
-        confirmed = await self.steps.confirm([event for event, _ in events[:taken]])
+        confirmed = await self.steps.confirm([event.id for event in events[:taken]])
         return [event for event, done in zip(events, confirmed, strict=False) if done]
 
-    async def _return(self, events: list[Pair]) -> None:
+    async def _return(self, events: list[Event]) -> None:
         """Put events that were acknowledged into the queue again, first in line and in order."""
         with contextlib.suppress(PressureError):
-            await self.steps.push(events[::-1], True, False, False, Progress())
+            await self.steps.push([event[:2] for event in reversed(events)], True, False, False, Progress())
 
-    async def put_back(self, events: Sequence[Pair]) -> None:
+    async def put_back(self, events: Sequence[Event]) -> None:
         """Give back events that nobody has seen."""
         with contextlib.suppress(PressureError):  # they come again when their leases end
-            await self.steps.put_back([event for event, _ in events])
+            await self.steps.put_back([event.id for event in events])
 
-    def deliveries(self, events: Popped, until: float, hand: Hand | None = None) -> list[EventDelivery[T]]:
-        """Return the deliveries of events whose leases last until then, by the clock of the consumer."""
+    def deliveries(self, popped: Popped, hand: Hand | None = None) -> list[EventDelivery[T]]:
+        """Return the deliveries of events that were popped."""
         deliveries: list[EventDelivery[T]] = []
-        for (event, contents), told in itertools.zip_longest(events, events.attempts):
-            attempts = self.settler.delivered(event, told)
-            popped = Event(event, contents, attempts)
-            made: Any = self.steps, self.settler, self.items.decode, popped, until, hand
+        for event in popped.events:
+            attempts = self.settler.delivered(event)
+            counted = event._replace(attempts=attempts)
+            made: Any = self.steps, self.settler, self.items.decode, counted, popped.until, hand
             deliveries.append(RemoteEventDelivery(*made))
             if attempts > 1:
-                logs.redelivered("RemoteEventQueue", self.name, deliveries[-1].id, attempts, contents)
+                logs.redelivered("RemoteEventQueue", self.name, deliveries[-1].id, attempts, event.contents)
         return deliveries
 
-    async def _take(self, most: int, timeout: float | None, lease: float) -> tuple[Popped, float]:
-        """Pop one event at least, waiting while there is none. Cancelled, nothing was taken, or it goes back.
+    async def pop(self, most: int, lease: float, expected: bool) -> Popped:
+        """Pop up to so many events for so many seconds, without waiting; `expected`: the queue must have been created.
 
-        Returns:
-            The events, and until when their leases have certainly not ended.
+        Cancelled, nothing was taken, or it comes again when its lease ends.
         """
-        until, expected = 0.0, self.expected
+        popped = await self.steps.pop(most, lease, expected, self.max_attempts or 0)
+        self.counts.received_count += len(popped.events)
+        self.counts.dead_lettered_count += popped.dead
+        return popped
+
+    async def _take(self, most: int, timeout: float | None, lease: float) -> Popped:
+        """Pop one event at least, waiting while there is none. Cancelled, nothing was taken, or it goes back."""
+        expected = self.expected
+
+        async def undo(popped: Popped) -> None:
+            await self.put_back(popped.events)
 
         async def step() -> Popped | Wait:
-            nonlocal expected, until
-            until = since_boot() + lease
-            events = await self.client.step(
-                self.steps.pop(most, lease, expected, self.max_attempts or 0), self.put_back
-            )
-            self.settler.popped(events)
-            expected = expected or events.wait.created
-            return events or events.wait
+            nonlocal expected
+            popped = await self.client.step(self.pop(most, lease, expected), undo)
+            expected = expected or popped.wait.created
+            return popped if popped.events else popped.wait
 
         with self._counted("consumer"):
-            return await self.waits.until(step, timeout, self.name), until
+            return await self.waits.until(step, timeout, self.name)
 
     @contextlib.contextmanager
     def _counted(self, role: Role) -> Iterator[None]:
@@ -234,35 +233,29 @@ class OkqSettler:
 
     async def settle(self, change: Change) -> bool:
         """Make a change, and return whether the event was in the queue. Cancelled, it ends all the same."""
-        done = await self._queue.client.step(self._queue.steps.settle(change))
-        self._note_made(change, done)
-        return done
+        return await self._queue.client.step(self._settle(change))
 
     def soon(self, change: Change, on_settled: Callable[[bool | Exception], None]) -> None:
         """Make a change in the background; `on_settled` is called once, with its outcome or the error."""
-        task = self._queue.client.soon(self._queue.steps.settle(change))
+        task = self._queue.client.soon(self._settle(change))
         self.acks.add(task)
-        task.add_done_callback(lambda task: self._note_made(change, task.result()))
         task.add_done_callback(lambda task: on_settled(task.result()))
         task.add_done_callback(self.acks.discard)
 
-    def _note_made(self, change: Change, outcome: bool | Exception) -> None:
+    async def _settle(self, change: Change) -> bool:
         how, claim = change
-        if outcome is True and how == "ack":
+        done = await self._queue.steps.settle(change)
+        if done and how == "ack":
             self._queue.counts.deleted_count += 1
             self._counts.pop(claim[0], None)
-        elif outcome is True and how != "later":
+        elif done and how != "later":
             self._queue.waits.wake()
+        return done
 
-    def popped(self, events: Popped) -> None:
-        """Events were popped. Others may have become dead letters."""
-        self._queue.counts.received_count += len(events)
-        self._queue.counts.dead_lettered_count += events.dead
-
-    def delivered(self, event: bytes, told: int | None) -> int:
+    def delivered(self, event: Event) -> int:
         """An event was delivered; return how often, this time included. If the server tells that, it counts."""
-        before = self._counts.pop(event, 0)
-        self._counts[event] = count = told or before + 1
+        before = self._counts.pop(event.id, 0)
+        self._counts[event.id] = count = event.attempts or before + 1
         if len(self._counts) > _REMEMBERED:
             self._counts.popitem(last=False)
         return count

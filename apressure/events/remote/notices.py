@@ -21,7 +21,6 @@ from apressure.connection.settings import RECONNECT_BACKOFF
 from apressure.connection.wire.channel import RESPChannel
 from apressure.core.waiting import Parked, Wait, Waits
 from apressure.events.consumer import Misses
-from apressure.events.remote.commands import encoded
 from apressure.exceptions import PressureError
 
 T = TypeVar("T")
@@ -45,18 +44,18 @@ class Notices(Waits):
 
     Args:
         node: The server.
-        names: The queues.
+        queues: Their names as the server gets them.
 
     Attributes:
         blocked: For how long operations waited here.
         generation: How often those that waited for events were woken.
     """
 
-    def __init__(self, node: Node, names: Sequence[str]) -> None:
+    def __init__(self, node: Node, queues: Sequence[bytes]) -> None:
         super().__init__()
         self.generation = 0
         self._node = node
-        self._names = [encoded(name) for name in names]
+        self._queues = queues
         self._listeners: set[Parked] = set()  # that wait for events
         self._holders = 0
         self._registered: asyncio.Future[None] | None = None
@@ -140,9 +139,9 @@ class Notices(Waits):
     def wake(self) -> None:
         """Wake those that wait: a pop may find something. An okq does not tell of events that are put back."""
         self.generation += 1
-        for future in list(self._listeners):
+        woken, self._listeners = self._listeners, set()
+        for future in woken:
             set_result_once(future, None)
-            self._listeners.discard(future)
 
     def close(self, error: PressureError) -> asyncio.Task[None] | None:
         """Fail those that wait, and close the connection; returns the task that does that, if it is open."""
@@ -173,7 +172,7 @@ class Notices(Waits):
                 assert isinstance(channel, RESPChannel)
                 channel.on_end.append(self._changed.set)
                 try:
-                    await channel.ask(b"QREGISTER", *self._names)
+                    await channel.ask(b"QREGISTER", *self._queues)
                     set_result_once(self._start(), None)
                     failures = 0
                     await self._listen(channel)

@@ -41,7 +41,7 @@ async def settle_all(queue: ServedQueue, claims: Sequence[Sequence[bytes]], how:
     """Settle any number of events, and return how many were settled."""
     done = 0
     for chunk in reversed(chunks(claims)):  # what goes back later comes first
-        done += (await queue.lanes.settling.settle(chunk, how)).count(b"1")
+        done += (await queue.settling.settle(chunk, how)).count(b"1")
     return done
 
 
@@ -68,7 +68,7 @@ async def extend(queue: ServedQueue, event: bytes, given: bytes) -> Reply:
     lease = seconds(given, "seconds")
     (done,) = (await queue.steps.extend([(event, b"")], lease)).outcomes
     if done:
-        queue.expiry.look_in(lease)
+        queue.expiry.ring_in(lease)
     return int(done)
 
 

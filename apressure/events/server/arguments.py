@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from apressure import logs
+from apressure.core import limiting
 from apressure.core.administration import MAX_BOUND
-from apressure.core.limiting import FASTEST
-from apressure.core.limiting import MOST as MOST_LIMITED
 from apressure.events.engine.steps import MAX_EVENTS, Claim, Want
 from apressure.events.server.wire import ErrorReply
 
@@ -217,26 +217,23 @@ def limits_of(pairs: Sequence[bytes]) -> dict[str, int | None]:
         word = name.lower().decode("utf-8", "backslashreplace")
         if word not in _LIMITS:
             raise ErrorReply(f"ERR syntax error: QLIMIT has the limits {', '.join(_LIMITS)}, not {quoted(name)}")
-        most = MAX_BOUND if word == "bound" else MOST_LIMITED
+        most = MAX_BOUND if word == "bound" else limiting.MOST
         changes[word] = number(value or b"0", word, most, least=0) or (0 if word in ("held", "bound") else None)
     if "bound" in changes and len(changes) > 1:
         raise ErrorReply("ERR syntax error: QLIMIT changes the bound alone")
     count, per = changes.get("count"), changes.get("per")
     if (count is None) != (per is None) or ("burst" in changes) > ("count" in changes):
         raise ErrorReply("ERR a rate is given as a whole: count, per (in milliseconds), and perhaps burst")
-    if count is not None and per is not None and count > FASTEST * per:
-        raise ErrorReply(f"ERR bad count value: a rate can be up to {FASTEST * 1000} events a second")
-    if ("count" in changes or "per" in changes) and count is None:
-        changes |= dict.fromkeys(("count", "per", "burst"))
-    elif count is not None:
-        changes.setdefault("burst", None)
+    if count is not None and per is not None and count > limiting.FASTEST * per:
+        raise ErrorReply(f"ERR bad count value: a rate can be up to {limiting.FASTEST * 1000} events a second")
+    if "count" in changes or "per" in changes:
+        changes |= {"count": count, "per": per, "burst": changes.get("burst") if count else None}
     return changes
 
 
 def quoted(given: bytes) -> str:
     """Return an argument for an error: short, on one line, in double quotes."""
-    text = given[:64].decode("utf-8", "backslashreplace")
-    shown = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    shown = logs.escaped(given[:64].decode("utf-8", "backslashreplace"))
     return '"' + shown.replace('"', '\\"') + ('..."' if len(given) > 64 else '"')
 
 

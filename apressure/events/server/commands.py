@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
 import hmac
 import itertools
 import logging
+import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final
+from typing import Any
 
 from apressure.events.server import administration as admin
 from apressure.events.server.arguments import Arguments, quoted
@@ -28,32 +29,34 @@ logger = logging.getLogger("apressure.events.server")
 Pending = deque[list[bytes] | ProtocolError]
 """Commands that were read, and perhaps a last one that is none."""
 
-_ANY: Final = sys.maxsize
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class Command:
     """One command.
 
     Attributes:
-        usage: How it is called, for people.
-        least: The fewest arguments, without its name.
-        most: The most.
+        usage: How it is called: what is in brackets may be missing, and `...` stands for more of the same.
         run: Carries it out, given the session and the arguments one by one, and returns the reply.
         summary: What it does.
         shares: `run` is given the session, the name of the queue, the other arguments, and those of the same calls for
             the same queue that are pipelined behind it. It returns an `Answer` for as many of them as can share its
             step.
         is_open: Clients may call it before AUTH.
+        least: The fewest arguments, without its name.
+        most: The most.
     """
 
     usage: str
-    least: int
-    most: int
     run: Callable[..., Any]
     summary: str
     shares: bool = False
     is_open: bool = False
+    least: int = dataclasses.field(init=False)
+    most: int = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.least = len(re.sub(r"\[.*\]", "", self.usage).split()) - 1
+        self.most = sys.maxsize if "..." in self.usage else len(self.usage.split()) - 1
 
 
 class Commands:
@@ -205,59 +208,54 @@ class Commands:
     def _all(self) -> list[Command]:
         own, of = self._operations, self._of_queue
         return [
-            Command("QLPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED]", 3, _ANY, own.push,
+            Command("QLPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED]", own.push,
                     "Adds events at the left end, the last ones in line", shares=True),
-            Command("QRPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED]", 3, _ANY,
-                    functools.partial(own.push, front=True), "Adds events at the right end, the next ones in line",
-                    shares=True),
-            Command("QDELAY queue when id contents [id contents ...] [CREATED]", 4, _ANY,
-                    functools.partial(own.push, delayed=True), "Adds events when they are due", shares=True),
-            Command("QLPEEK queue", 1, 1, of(admin.peek, newest=True), "Shows the event that was pushed last"),
-            Command("QRPEEK queue", 1, 1, of(admin.peek, newest=False), "Shows the event that is next"),
+            Command("QRPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED]",
+                    partial(own.push, front=True), "Adds events at the right end, the next ones in line", shares=True),
+            Command("QDELAY queue when id contents [id contents ...] [CREATED]", partial(own.push, delayed=True),
+                    "Adds events when they are due", shares=True),
+            Command("QLPEEK queue", of(admin.peek, newest=True), "Shows the event that was pushed last"),
+            Command("QRPEEK queue", of(admin.peek, newest=False), "Shows the event that is next"),
             Command("QRPOP queue [EX seconds] [WAIT seconds] [COUNT number] [LIMIT number] [NOACK] [CREATED] [TELL]",
-                    1, 12, own.pop, "Takes the next event", shares=True),
-            Command("QACK queue id [id ...] [REDO]", 2, _ANY, own.ack, "Acknowledges events, or gives them back",
-                    shares=True),
-            Command("QFAIL queue id error [id error ...]", 3, _ANY, of(admin.fail), "Gives back events, and says why"),
-            Command("QLATER queue when id error [id error ...]", 4, _ANY, of(admin.fail_for_later),
+                    own.pop, "Takes the next event", shares=True),
+            Command("QACK queue id [id ...] [REDO]", own.ack, "Acknowledges events, or gives them back", shares=True),
+            Command("QFAIL queue id error [id error ...]", of(admin.fail), "Gives back events, and says why"),
+            Command("QLATER queue when id error [id error ...]", of(admin.fail_for_later),
                     "Gives back events, when they are due, and says why"),
-            Command("QRETURN queue id [id ...]", 2, _ANY, of(admin.give_back),
-                    "Gives back events that nobody has seen"),
-            Command("QEXTEND queue id seconds", 3, 3, of(admin.extend), "Gives the consumer of an event more time"),
-            Command("QREGISTER [queue ...]", 0, _ANY, own.register, "Registers for these queues only"),
-            Command("QNOTIFY timeout", 1, 1, own.notify, "Waits until a registered queue has an event"),
-            Command("QFLUSH queue", 1, 1, of(admin.flush), "Removes all events of a queue"),
-            Command("QSTATUS [queue ...]", 0, _ANY, own.status, "Counts events and consumers, for programs"),
-            Command("QINFO [queue ...]", 0, _ANY, own.info, "Counts events and consumers, for people"),
-            Command("QCREATE queue bound", 2, 2, of(admin.create), "Creates a queue; 0 is no bound"),
-            Command("QDELETE queue", 1, 1, of(admin.delete), "Deletes a queue with all its events"),
-            Command("QCLOSE queue [CREATED]", 1, 2, of(admin.close), "Closes a queue: nothing more can be pushed"),
-            Command("QPAUSE queue", 1, 1, of(admin.pause, on=True), "Stops the consumers of a queue"),
-            Command("QRESUME queue", 1, 1, of(admin.pause, on=False), "Ends a pause"),
-            Command("QLIMIT queue name value [name value ...]", 3, _ANY, of(admin.limit),
+            Command("QRETURN queue id [id ...]", of(admin.give_back), "Gives back events that nobody has seen"),
+            Command("QEXTEND queue id seconds", of(admin.extend), "Gives the consumer of an event more time"),
+            Command("QREGISTER [queue ...]", own.register, "Registers for these queues only"),
+            Command("QNOTIFY timeout", own.notify, "Waits until a registered queue has an event"),
+            Command("QFLUSH queue", of(admin.flush), "Removes all events of a queue"),
+            Command("QSTATUS [queue ...]", own.status, "Counts events and consumers, for programs"),
+            Command("QINFO [queue ...]", own.info, "Counts events and consumers, for people"),
+            Command("QCREATE queue bound", of(admin.create), "Creates a queue; 0 is no bound"),
+            Command("QDELETE queue", of(admin.delete), "Deletes a queue with all its events"),
+            Command("QCLOSE queue [CREATED]", of(admin.close), "Closes a queue: nothing more can be pushed"),
+            Command("QPAUSE queue", of(admin.pause, on=True), "Stops the consumers of a queue"),
+            Command("QRESUME queue", of(admin.pause, on=False), "Ends a pause"),
+            Command("QLIMIT queue name value [name value ...]", of(admin.limit),
                     "Limits how many events are handed out"),
-            Command("QPURGE queue count", 2, 2, of(admin.purge), "Removes events that wait, and none in flight"),
-            Command("QPROMOTE queue count [id ...]", 2, _ANY, of(admin.promote), "Makes delayed events due now"),
-            Command("QLOOK queue", 1, 1, of(admin.look), "Tells all about a queue, for programs"),
-            Command("QDEAD queue passed count", 3, 3, of(admin.dead), "Shows dead letters, as the server keeps them"),
-            Command("QREQUEUE queue count [letter ...]", 2, _ANY, of(admin.requeue), "Moves dead letters back"),
-            Command("QDISCARD queue letter [letter ...]", 2, _ANY, of(admin.discard), "Deletes dead letters"),
-            Command("QSCHEDULES queue [COUNT]", 1, 2, of(admin.schedules), "Shows or counts schedules, for programs"),
-            Command("QSCHEDULE queue name was becomes [contents]", 4, 5, of(admin.schedule),
+            Command("QPURGE queue count", of(admin.purge), "Removes events that wait, and none in flight"),
+            Command("QPROMOTE queue count [id ...]", of(admin.promote), "Makes delayed events due now"),
+            Command("QLOOK queue", of(admin.look), "Tells all about a queue, for programs"),
+            Command("QDEAD queue passed count", of(admin.dead), "Shows dead letters, as the server keeps them"),
+            Command("QREQUEUE queue count [letter ...]", of(admin.requeue), "Moves dead letters back"),
+            Command("QDISCARD queue letter [letter ...]", of(admin.discard), "Deletes dead letters"),
+            Command("QSCHEDULES queue [COUNT]", of(admin.schedules), "Shows or counts schedules, for programs"),
+            Command("QSCHEDULE queue name was becomes [contents]", of(admin.schedule),
                     "Changes a schedule, and adds an event"),
-            Command("PING [message]", 0, 1, lambda _, message="PONG": message, "Answers PONG, or the message",
+            Command("PING [message]", lambda _, message="PONG": message, "Answers PONG, or the message", is_open=True),
+            Command("ECHO message", lambda _, message: message, "Answers the message"),
+            Command("SELECT 0", self._select, "Selects the only database"),
+            Command("QUIT", self._quit, "Closes the connection", is_open=True),
+            Command("AUTH [default] password", self._auth, "Authenticates the client", is_open=True),
+            Command("HELLO [2|3 [AUTH user password] [SETNAME name] ...]", self._hello, "Chooses the version of RESP",
                     is_open=True),
-            Command("ECHO message", 1, 1, lambda _, message: message, "Answers the message"),
-            Command("SELECT 0", 1, 1, self._select, "Selects the only database"),
-            Command("QUIT", 0, 0, self._quit, "Closes the connection", is_open=True),
-            Command("AUTH [default] password", 1, 2, self._auth, "Authenticates the client", is_open=True),
-            Command("HELLO [2|3 [AUTH user password] [SETNAME name]]", 0, _ANY, self._hello,
-                    "Chooses the version of RESP", is_open=True),
-            Command("CLIENT subcommand [argument ...]", 1, _ANY, self._client, "ID, INFO, GETNAME, SETNAME, SETINFO"),
-            Command("COMMAND [COUNT | DOCS | INFO] [name ...]", 0, _ANY, self._command, "Describes the commands"),
-            Command("INFO [section ...]", 0, _ANY, self._info, "Describes the server"),
-            Command("RESET", 0, 0, self._reset, "Forgets what the connection has set, and its registration",
-                    is_open=True),
+            Command("CLIENT subcommand [argument ...]", self._client, "ID, INFO, GETNAME, SETNAME, SETINFO"),
+            Command("COMMAND [COUNT | DOCS | INFO] [name ...]", self._command, "Describes the commands"),
+            Command("INFO [section ...]", self._info, "Describes the server"),
+            Command("RESET", self._reset, "Forgets what the connection has set, and its registration", is_open=True),
         ]  # fmt: skip
 
 

@@ -278,8 +278,8 @@ class Connection(asyncio.Protocol):
             if answer is None:
                 answer = commands.execute(session, pending)
             if isinstance(answer, Answer):
-                self._answer = answer
-                answer.future.add_done_callback(self._answered)
+                self._answer, future = answer, answer.future
+                (future.call_at_once if isinstance(future, Outcome) else future.add_done_callback)(self._answered)
                 break
             for reply in answer:
                 replies.append(encode(reply, session.protocol))
@@ -291,7 +291,7 @@ class Connection(asyncio.Protocol):
         if replies:
             self._write(b"".join(replies))
 
-    def _answered(self, future: Outcome[Any] | asyncio.Future[Any]) -> None:
+    def _answered(self, future: asyncio.Future[Any]) -> None:
         answer, self._answer = self._answer, None
         if future.cancelled():
             answer = None

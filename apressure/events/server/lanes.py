@@ -49,6 +49,7 @@ class Job(Outcome[R]):
     letters = b""
 
     def __init__(self, work: Sequence[Any], how: Any, events: int, size: int = 0, patient: bool = False) -> None:
+        super().__init__()
         self.work = work
         self.how = how
         self.events = events
@@ -172,7 +173,7 @@ class PushLane(Lane[bytes]):
         return self._submit(job)
 
     def _send(self, series: Series, jobs: Sequence[Job[bytes]]) -> Request:
-        return self._steps.send_push(series, _work_of(jobs), self._front, False, jobs[0].how, self._answered)
+        return self._steps.send_push(series, _work_of(jobs), jobs[0].how, self._answered, front=self._front)
 
     def _settle(self, jobs: Sequence[Job[bytes]], answer: bytes) -> list[tuple[Job[bytes], bytes]]:
         full = False
@@ -254,8 +255,8 @@ class PopLane(Lane[Found]):
 
     Args:
         steps: The queue's steps.
-        on_limited: Called with the milliseconds after which the limits of the queue let one more event through, when
-            they have kept all.
+        on_limited: Called with the seconds after which the limits of the queue let one more event through, when they
+            have kept all.
 
     Attributes:
         limited: The latest step that found nothing was kept from events by the limits.
@@ -263,7 +264,7 @@ class PopLane(Lane[Found]):
 
     _dead = 0
 
-    def __init__(self, steps: EventSteps, on_limited: Callable[[int], None]) -> None:
+    def __init__(self, steps: EventSteps, on_limited: Callable[[float], None]) -> None:
         super().__init__(steps)
         self.limited = False
         self._on_limited = on_limited
@@ -298,7 +299,7 @@ class PopLane(Lane[Found]):
         if isinstance(answer, Wait):
             self.limited = answer.reason == "limited"
             if answer.due is not None:
-                self._on_limited(answer.due)
+                self._on_limited(answer.due / 1000 + 0.001)
             return [(job, answer) for job in jobs]
         self._dead += logs.dead_letters("EventQueue", self._steps.name, answer.dead)
         unseen, wanting = answer.events, deque(job for job in jobs if not job.done())

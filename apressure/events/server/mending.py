@@ -24,51 +24,66 @@ AT_A_TIME: Final = 100
 """How many queues are looked at at a time, so that clients' commands get through in between."""
 
 
-class Expiry:
-    """Looks for expired claims of a queue, and for delayed events, when the next one is due.
+class Alarm:
+    """Calls a function at the earliest of the times that it was told.
+
+    Args:
+        ring: The function.
+    """
+
+    def __init__(self, ring: Callable[[], object]) -> None:
+        self._ring = ring
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0  # when that is, since uvloop's handles do not always know it
+
+    @property
+    def is_set(self) -> bool:
+        """Whether it will call the function."""
+        return self._timer is not None
+
+    def ring_in(self, seconds: float) -> None:
+        """Call the function in so many seconds, unless that comes earlier."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + seconds
+        if self._timer is None or due < self._due:
+            self.close()
+            self._due = due
+            self._timer = loop.call_at(due, self._go_off)
+
+    def close(self) -> None:
+        """Do not call the function any more: the server stops."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _go_off(self) -> None:
+        self._timer = None
+        self._ring()
+
+
+class Expiry(Alarm):
+    """Puts back the claims of a queue that have expired, and has due events wait in line, when it rings.
 
     Args:
         steps: The queue's steps.
     """
 
     def __init__(self, steps: EventSteps) -> None:
+        super().__init__(lambda: background.start(self._heal(), "putting expired events back"))
         self._steps = steps
-        self._look: asyncio.TimerHandle | None = None
-        self._due = 0.0  # when that is, since uvloop's handles do not always know it
-
-    @property
-    def is_due(self) -> bool:
-        """Whether a claim may expire, or an event is delayed."""
-        return self._look is not None
-
-    def look_in(self, seconds: float) -> None:
-        """Put back what has expired, and make due events wait in line, in so many seconds, unless it comes earlier."""
-        loop = asyncio.get_running_loop()
-        due = loop.time() + seconds
-        if self._look is None or due < self._due:
-            self.close()
-            self._due = due
-            self._look = loop.call_at(due, lambda: background.start(self._heal(), "putting expired events back"))
 
     def look_when(self, due: bytes) -> None:
         """Do that when events are due that were just delayed, given as `Due.encoded`. Redis tells when a time comes."""
-        self.look_in(0 if due.startswith(b"@") else int(due.partition(b"!")[0]) / 1000)
-
-    def close(self) -> None:
-        """Look no more: the server stops."""
-        if self._look is not None:
-            self._look.cancel()
-            self._look = None
+        self.ring_in(0 if due.startswith(b"@") else int(due.partition(b"!")[0]) / 1000)
 
     async def _heal(self) -> None:
-        self._look = None
         try:
             _, due = await self._steps.heal()
         except PressureError as error:
             logger.warning("expired events cannot be put back", extra={"queue": self._steps.name, "reason": str(error)})
             due = 1000
         if due is not None:
-            self.look_in(max(due / 1000, 0.01))
+            self.ring_in(max(due / 1000, 0.01))
 
 
 async def keep_mending(client: Client, served: Callable[[], Iterable[Mender]]) -> None:

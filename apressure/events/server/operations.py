@@ -12,7 +12,7 @@ import functools
 import logging
 import operator
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from apressure.concurrency import background
@@ -33,6 +33,7 @@ Calls = Iterable[Arguments]
 """The arguments of the same command for the same queue that came behind a command. Those that an operation does not
 answer are tried again."""
 
+C = TypeVar("C")
 T = TypeVar("T")
 
 
@@ -136,21 +137,16 @@ class Operations:
         read = functools.partial(Push.read, delayed=delayed)
         first = read(arguments)
         queue = self.queues[name]
-        lane = queue.lanes.delays if delayed else queue.lanes.pushes[front]
+        lane = queue.delays if delayed else queue.pushes[front]
         if first.noblock:
             return in_task(self._push_noblock(queue, lane, first))
         if len(first.events) > 1:
             return in_task(_push_all(lane, first, None if first.nowait else session.wait))
         pushes = [first]
-        at = 3 if delayed else 2
-        option = [word.upper() for word in arguments[at:]]
-        for others in more:
-            if len(others) != len(arguments) or [word.upper() for word in others[at:]] != option:
+        for push in _readable(read, more):
+            if len(push.events) > 1 or push[1:] != first[1:]:
                 break
-            try:
-                pushes.append(read(others))
-            except ErrorReply:
-                break  # it is the first one later
+            pushes.append(push)
         job = lane.push([push.events[0] for push in pushes], expected=first.created)
         return Answer(job, functools.partial(self._pushed, session, lane, pushes), len(pushes))
 
@@ -188,18 +184,14 @@ class Operations:
         """Pop for several calls in one step, if they want the same; a call that may wait runs alone."""
         first = Pop.read(arguments)
         pops, wanted = [first], first.most or 1
-        for others in more if not first.wait else ():
-            try:
-                pop = Pop.read(others)
-            except ErrorReply:
-                break  # it is the first one later
+        for pop in _readable(Pop.read, more) if not first.wait else ():
             together = wanted + (pop.most or 1)
             if pop.wait or pop.wait != first.wait or pop.want != first.want or together > MAX_EVENTS:
                 break
             pops.append(pop)
             wanted = together
         queue = self.queues[name]
-        job = queue.lanes.pops.pop(wanted, first.want)
+        job = queue.pops.pop(wanted, first.want)
         return Answer(job, functools.partial(self._popped, session, queue, pops), len(pops))
 
     def _popped(
@@ -220,7 +212,7 @@ class Operations:
             queue.steps.give_back_soon(found)
             return [None]
         if first.want.lease:
-            queue.expiry.look_in(first.want.lease / 1000)
+            queue.expiry.ring_in(first.want.lease / 1000)
         # The step may have ended early, at large events: those that got none try again.
         shares = zip(pops, parts(found, [pop.most or 1 for pop in pops]), strict=True)
         return [_shown(queue, pop, share) for pop, share in shares if share]
@@ -250,7 +242,7 @@ class Operations:
                 break
             counts.append(len(further))
             claims += further
-        return Answer(queue.lanes.settling.settle(claims, how), functools.partial(_acked, counts), len(counts))
+        return Answer(queue.settling.settle(claims, how), functools.partial(_acked, counts), len(counts))
 
     # Consumers.
 
@@ -327,6 +319,13 @@ class Operations:
                 logger.error("NOBLOCK pushes were lost when the server stopped", extra={"events": len(late)})
 
 
+def _readable(read: Callable[[Arguments], C], more: Calls) -> Iterator[C]:
+    """Read further calls of a command, up to one that is wrong: that is the first one later."""
+    with contextlib.suppress(ErrorReply):
+        for arguments in more:
+            yield read(arguments)
+
+
 async def _push_all(
     lane: PushLane, push: Push, wait: Callable[..., Awaitable[bytes]] | None, *, full: bool = False
 ) -> Reply:
@@ -362,7 +361,7 @@ def _acked(counts: Sequence[int], job: Outcome[bytes]) -> Replies:
 
 
 def _shown(queue: ServedQueue, pop: Pop, found: Found) -> Reply:
-    dead = queue.lanes.pops.take_dead() if pop.tell and pop.most is not None else 0
+    dead = queue.pops.take_dead() if pop.tell and pop.most is not None else 0
     if isinstance(found, Wait):
         if pop.tell:
             due = "" if found.due is None else f" due={found.due}"

@@ -7,11 +7,11 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NamedTuple, TypeVar
 
 from apressure.concurrency import background
-from apressure.concurrency.settle import raised, set_result_once
+from apressure.concurrency.settle import raised
 from apressure.events.server.wire import ErrorReply, Reply
 from apressure.exceptions import PressureError, QueueClosedError, QueueDoesNotExistError
 
@@ -26,70 +26,46 @@ _MOST_ASLEEP: Final = 63
 """The most commands in a row after which it sleeps, because it stayed awake in vain."""
 
 
-class Outcome(Generic[R]):
-    """An outcome that will be known: a future whose callback runs at once.
+class Outcome(asyncio.Future[R]):
+    """A future that can tell its outcome at once.
 
-    The callback of an asyncio future runs in the next turn of the event loop. This one runs in the turn that read the
-    answer of Redis, so a client that sends one command after the other has its reply a turn earlier.
+    The callback of an asyncio future runs in the next turn of the event loop. That of `call_at_once` runs in the turn
+    that read the answer of Redis, so a client that sends one command after the other has its reply a turn earlier.
     """
 
-    _known = False
-    _value: R | BaseException
-    _callback: Callable[[Any], None] | None = None
+    _at_once: Callable[[Any], None] | None = None
 
-    def done(self) -> bool:
-        """Whether it is known, or nobody wants it any more."""
-        return self._known
-
-    def cancelled(self) -> bool:
-        """Whether nobody wants it any more."""
-        return self._known and isinstance(self._value, asyncio.CancelledError)
-
-    def exception(self) -> BaseException | None:
-        """Return the error, or None if it is a result. The outcome is known."""
-        return self._value if isinstance(self._value, BaseException) else None
-
-    def result(self) -> R:
-        """Return the result, or raise the error. The outcome is known."""
-        if isinstance(self._value, BaseException):
-            raise self._value
-        return self._value
-
-    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+    def call_at_once(self, callback: Callable[[Any], None]) -> None:
         """Have one callback called with this outcome as soon as it is known; never from within this call."""
-        assert self._callback is None
-        self._callback = callback
-        if self._known:
-            asyncio.get_running_loop().call_soon(callback, self)
+        if self.done():
+            self.add_done_callback(callback)
+        else:
+            self._at_once = callback
 
-    def finish(self, value: R | BaseException) -> None:
+    def finish(self, value: R | Exception) -> None:
         """Tell the result, or an error, unless nobody wants it any more."""
-        if self._known:
+        if self.done():
             return
-        self._known, self._value = True, value
-        if self._callback is not None:
-            try:
-                self._callback(self)
-            except Exception as error:  # noqa: BLE001 - the event loop does the same, and others wait for this answer
-                asyncio.get_running_loop().call_exception_handler(
-                    {"message": "the reply to a client failed", "exception": error}
-                )
+        if isinstance(value, Exception):
+            self.set_exception(value)
+            self.exception()  # perhaps nobody asks for it
+        else:
+            self.set_result(value)
+        self._tell()
 
-    def cancel(self) -> None:
+    def cancel(self, msg: Any = None) -> bool:
         """Say that nobody wants it any more."""
-        self.finish(asyncio.CancelledError())
+        cancelled = super().cancel(msg)
+        if cancelled:
+            self._tell()
+        return cancelled
 
-    def __await__(self) -> Generator[Any, None, R]:
-        """Wait for it in a task. Cancelled, nobody wants it any more."""
-        if not self._known:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.add_done_callback(lambda _: set_result_once(future, None))
-            try:
-                yield from future
-            except asyncio.CancelledError:
-                self.cancel()
-                raise
-        return self.result()
+    def _tell(self) -> None:
+        try:
+            if self._at_once is not None:
+                self._at_once(self)
+        except Exception as error:  # noqa: BLE001 - the event loop does the same, and others wait for this answer
+            self.get_loop().call_exception_handler({"message": "the reply to a client failed", "exception": error})
 
 
 Replies = list[Reply]
@@ -104,7 +80,7 @@ class Answer(NamedTuple):
         commands: How many it answers.
     """
 
-    future: Outcome[Any] | asyncio.Future[Any]
+    future: asyncio.Future[Any]
     read: Callable[[Any], Replies | Answer]
     commands: int = 1
 

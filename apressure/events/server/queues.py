@@ -8,7 +8,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once
@@ -16,7 +16,7 @@ from apressure.connection.client import Client
 from apressure.connection.waiting.subscription import Subscriber
 from apressure.events.engine.steps import EventSteps, Mender, Want
 from apressure.events.server.lanes import DelayLane, Found, PopLane, PushLane, SettleLane
-from apressure.events.server.mending import AT_A_TIME, Expiry, keep_mending
+from apressure.events.server.mending import AT_A_TIME, Alarm, Expiry, keep_mending
 from apressure.exceptions import PressureError
 
 logger = logging.getLogger("apressure.events.server")
@@ -32,27 +32,6 @@ _DELAYED: Final = 3  # beside whether it was created (1) and closed (1): whether
 _FRESH: Final = 1.0  # seconds for which the bound of a queue is taken as known
 
 
-class Lanes(NamedTuple):
-    """Put what many clients want into few steps.
-
-    Attributes:
-        pushes: For pushes, at the back and at the front.
-        delays: For events that are pushed for later.
-        pops: For pops.
-        settling: For acknowledgements.
-    """
-
-    pushes: tuple[PushLane, PushLane]
-    delays: DelayLane
-    pops: PopLane
-    settling: SettleLane
-
-    @property
-    def are_idle(self) -> bool:
-        """Whether nothing is under way."""
-        return all(lane.is_idle for lane in (*self.pushes, self.delays, self.pops, self.settling))
-
-
 class ServedQueue:
     """One queue.
 
@@ -62,11 +41,15 @@ class ServedQueue:
 
     Attributes:
         steps: Its steps.
-        lanes: Carry out the commands of all clients.
+        pushes: The lanes of all clients' pushes, at the back and at the front.
+        delays: That of events that are pushed for later.
+        pops: That of pops.
+        settling: That of acknowledgements.
         consumers: The ids of the clients that are registered for it here.
         listeners: How many clients listen to it: the registered ones, and those that wait in QRPOP.
         notified: What is completed with this queue at the next event: the waits of clients in QNOTIFY.
         expiry: Puts back what expires, and has delayed events wait that are due.
+        limits: Rings when the limits of the queue let another event through.
         mender: Mends what an okq beside us leaves when it dies.
 
     Raises:
@@ -75,11 +58,11 @@ class ServedQueue:
 
     def __init__(self, client: Client, name: str) -> None:
         self.steps = EventSteps(client, name)
-        self.expiry = Expiry(self.steps)
-        self.lanes = Lanes(
-            (PushLane(self.steps, False), PushLane(self.steps, True)), DelayLane(self.steps, self.expiry),
-            PopLane(self.steps, self._ring_in), SettleLane(self.steps),
-        )  # fmt: skip
+        self.expiry, self.limits = Expiry(self.steps), Alarm(self.ring)
+        self.pushes = PushLane(self.steps, False), PushLane(self.steps, True)
+        self.delays = DelayLane(self.steps, self.expiry)
+        self.pops = PopLane(self.steps, self.limits.ring_in)
+        self.settling = SettleLane(self.steps)
         self.consumers: set[bytes] = set()
         self.listeners = 0
         self.mender = Mender(self.steps)
@@ -87,14 +70,14 @@ class ServedQueue:
         self._line: deque[asyncio.Future[None]] = deque()
         self._limited = (-_FRESH, False)
         self._stage = 0  # see `look`
-        self._timer: asyncio.TimerHandle | None = None  # for what the limits of the queue keep
-        self._rings_at = 0.0
         self._first_due: Any = None  # the first delayed event at the latest look, and when it is due
 
     @property
     def is_idle(self) -> bool:
         """Whether nobody uses it, no claim of it may expire, nothing is due here, and it needs no mending."""
-        return not (self.listeners or self.expiry.is_due or self.mender.suspicious) and self.lanes.are_idle
+        lanes = (*self.pushes, self.delays, self.pops, self.settling)
+        busy = self.listeners or self.expiry.is_set or self.mender.suspicious
+        return not busy and all(lane.is_idle for lane in lanes)
 
     # Consumers.
 
@@ -123,25 +106,6 @@ class ServedQueue:
         for future in self.notified:
             set_result_once(future, self)
         self.wake_one()
-
-    def _ring_in(self, milliseconds: int) -> None:
-        """Do that after this time, when the limits of the queue let another event through; unless it comes earlier."""
-        loop = asyncio.get_running_loop()
-        due = loop.time() + milliseconds / 1000 + 0.001
-
-        def ring() -> None:
-            self._timer = None
-            self.ring()
-
-        if self._timer is None or due < self._rings_at:
-            self.close()
-            self._timer, self._rings_at = loop.call_at(due, ring), due
-
-    def close(self) -> None:
-        """Ring at no time any more: the server stops."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def note_end(self) -> None:
         """The queue was closed or deleted here: tell all who wait."""
@@ -175,7 +139,7 @@ class ServedQueue:
                 first = await ask(b"ZRANGE", keys.delayed, 0, 0, b"WITHSCORES", reads=True)
                 if first != self._first_due:
                     self._first_due = first
-                    self.expiry.look_in(0)  # this learns when, by the clock of Redis
+                    self.expiry.ring_in(0)  # this learns when, by the clock of Redis
 
     def wake_one(self) -> None:
         """Have the next client in QRPOP try."""
@@ -193,7 +157,7 @@ class ServedQueue:
             return waiting
         ready, after = await self.steps.ready()
         if not ready and after is not None:
-            self._ring_in(after)
+            self.limits.ring_in(after / 1000 + 0.001)
         return ready
 
     async def _pop(self, most: int, want: Want) -> Found:
@@ -201,15 +165,16 @@ class ServedQueue:
 
         Cancelled, nothing was taken, or it goes back.
         """
-        outcome = self.lanes.pops.pop(most, want)
+        outcome = self.pops.pop(most, want)
         try:
             found = await outcome
         except asyncio.CancelledError:
-            if outcome.exception() is None and isinstance(found := outcome.result(), list):
+            known = not outcome.cancelled() and outcome.exception() is None
+            if known and isinstance(found := outcome.result(), list):
                 self.steps.give_back_soon(found)
             raise
         if want.lease and isinstance(found, list):
-            self.expiry.look_in(want.lease / 1000)
+            self.expiry.ring_in(want.lease / 1000)
         return found
 
     async def pop_soon(self, most: int, want: Want, timeout: float) -> Found:
@@ -238,7 +203,7 @@ class ServedQueue:
                     found = await self._pop(most, want)
                     owed = False
                     if isinstance(found, list):
-                        owed = self.lanes.pops.limited  # nobody tells of each event that the limits have kept
+                        owed = self.pops.limited  # nobody tells of each event that the limits have kept
                         return found
                     kept = found.reason == "limited"
                     want = want._replace(expected=want.expected or found.created)
@@ -316,15 +281,15 @@ class Queues:
         """Look for expired claims and for room no more: the server stops."""
         for queue in self._queues.values():
             queue.expiry.close()
-            queue.close()
-            for lane in queue.lanes.pushes:
+            queue.limits.close()
+            for lane in queue.pushes:
                 lane.leave()
 
     def attach(self, queue: ServedQueue) -> None:
         """Have `queue.ring` called for each event, until `detach`, as soon as `listening` has returned."""
         queue.listeners += 1
         if queue.listeners == 1:
-            queue.expiry.look_in(0)  # for claims whose servers are gone
+            queue.expiry.ring_in(0)  # for claims whose servers are gone
             self._channels[queue.steps.keys.unclaimed] = queue
 
     async def listening(self, queue: ServedQueue) -> None:
@@ -363,7 +328,7 @@ class Queues:
         while True:
             await asyncio.sleep(REFRESH)
             for queue in list(self._channels.values()):
-                queue.expiry.look_in(0)  # for claims that okq made; and for the end of a queue
+                queue.expiry.ring_in(0)  # for claims that okq made; and for the end of a queue
                 queue.wake_one()
             await asyncio.gather(*(queue.refresh() for queue in list(self._queues.values()) if queue.consumers))
 

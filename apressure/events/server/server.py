@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
+from apressure.connection.addresses import is_loopback
 from apressure.connection.client import Client
 from apressure.events.server.connection import Clients, Connection
 from apressure.events.server.operations import Operations
@@ -83,7 +84,7 @@ class EventServer:
 
     def _announce(self, address: Address) -> None:
         logger.info("listening", extra={"address": str(address), "tls": self._settings.tls is not None})
-        if address.is_loopback:
+        if is_loopback(address.host):
             logger.info("only this machine can connect; --listen-addr :%d opens the server to others", address.port)
         elif self._settings.password is None:
             logger.warning("other machines can connect, and there is no password: set OKQ_PASSWORD")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
 import re
 from pathlib import Path
 
@@ -38,14 +37,6 @@ class Address:
         if not (host or port) or int(port or DEFAULT_PORT) > 65535:
             raise ValueError(f"the address to listen on must be host:port or :port, not {text!r}")
         return cls(host.strip("[]"), int(port or DEFAULT_PORT))
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

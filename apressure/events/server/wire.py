@@ -304,9 +304,7 @@ def _encode(reply: Reply, protocol: int, add: Any) -> None:
         add(b"+%b\r\n" % _line(reply))
     elif reply is None:
         add(NOTHING[protocol])
-    elif isinstance(reply, bool):
-        raise TypeError("a truth value is an integer on the wire: send 0 or 1")
-    elif isinstance(reply, int):
+    elif isinstance(reply, int) and not isinstance(reply, bool):  # a truth value is 0 or 1 on the wire
         add(b":%d\r\n" % reply)
     elif isinstance(reply, ErrorReply):
         add(b"-%b\r\n" % _line(str(reply)))

@@ -106,7 +106,7 @@ async def test_what_get_gives_back_comes_before_all_that_wait(queue: EventQueue[
     assert await queue.get() == "a0"
     steps: Any = queue._driver.steps
     answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    steps.send_push(steps.series(), [(b"again", b"a0", b"#1:a")], True, True, False, answer.set_result, back=True)
+    steps.send_push(steps.series(), [(b"again", b"a0", b"#1:a")], False, answer.set_result, front=True, back=True)
     await answer
     found = [await queue.get() for _ in range(3)]
     assert found.index("a0") < 2

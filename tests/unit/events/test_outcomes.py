@@ -10,10 +10,10 @@ import pytest
 from apressure.events.server.outcomes import Outcome
 
 
-def test_the_callback_runs_at_once() -> None:
+async def test_the_callback_runs_at_once() -> None:
     outcome: Outcome[int] = Outcome()
     told: list[int] = []
-    outcome.add_done_callback(lambda one: told.append(one.result()))
+    outcome.call_at_once(lambda one: told.append(one.result()))
     assert not outcome.done()
     outcome.finish(1)
     assert told == [1]
@@ -21,7 +21,7 @@ def test_the_callback_runs_at_once() -> None:
     assert (told, outcome.result(), outcome.exception()) == ([1], 1, None)
 
 
-def test_an_error_is_raised_to_the_one_that_asks() -> None:
+async def test_an_error_is_raised_to_the_one_that_asks() -> None:
     outcome: Outcome[int] = Outcome()
     outcome.finish(ValueError("no"))
     assert outcome.done()
@@ -35,7 +35,7 @@ async def test_a_callback_that_comes_late_runs_in_the_next_turn() -> None:
     outcome: Outcome[int] = Outcome()
     outcome.finish(1)
     told: list[int] = []
-    outcome.add_done_callback(lambda one: told.append(one.result()))
+    outcome.call_at_once(lambda one: told.append(one.result()))
     assert not told
     await asyncio.sleep(0)
     assert told == [1]
@@ -45,7 +45,7 @@ async def test_a_callback_that_fails_is_reported_and_does_not_stop_the_one_that_
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     outcome: Outcome[int] = Outcome()
-    outcome.add_done_callback(lambda _: 1 / 0)
+    outcome.call_at_once(lambda _: 1 / 0)
     outcome.finish(1)
     assert [type(one["exception"]) for one in reported] == [ZeroDivisionError]
 
@@ -53,7 +53,7 @@ async def test_a_callback_that_fails_is_reported_and_does_not_stop_the_one_that_
 async def test_cancelled_it_ignores_what_comes() -> None:
     outcome: Outcome[int] = Outcome()
     told: list[bool] = []
-    outcome.add_done_callback(lambda one: told.append(one.cancelled()))
+    outcome.call_at_once(lambda one: told.append(one.cancelled()))
     outcome.cancel()
     outcome.finish(1)
     assert told == [True]

@@ -1,7 +1,7 @@
 -- Push as many events as there is room for, in order (specification: QLPUSH, QRPUSH).
 -- KEYS: those of the prelude
--- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 '1' to push them to the front, 4 '1' to ignore the bound, '2' to
---       give back what was popped, also to a closed queue, 5 '1' if the queue must have been created, 6... events
+-- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 '1' to push them to the front, 4 '2' to give back what was popped, also
+--       to a full or a closed queue, otherwise '0', 5 '1' if the queue must have been created, 6... events
 --       (id, contents; with '2' then what was known of it, or '': '#' and its packed key, and what EXPIRES had of it)
 -- Returns: {'pushed', a letter for each event that was looked at: 'k' pushed, 'd' its id is in the queue already}
 --          (fewer letters than events: the queue is full) | {'missing'} | {'corrupt', why} | {'closed'}
