@@ -137,52 +137,25 @@ class EventQueue(Fronting, EventLetters[T], Queue[T, EventDelivery[T]]):
     ) -> str:  # fmt: skip
         """Put an item, waiting while the queue is full (specification: QLPUSH, QRPUSH).
 
-        With `delay=` or `at=`, it is delayed: consumers get it when it is due, by the server's clock, behind what waits
-        then. Until then it counts towards the bound, and a closed queue waits for it. An okq does not see it.
+        The other arguments, what it raises and what a cancellation leaves behind: see `TaskQueue.put`.
 
         Args:
             item: The item; bytes, or what the codec takes.
             timeout: Seconds to wait for room at most; None to wait for ever, 0 for a single try.
             id: The event's id, which must not be in the queue; None for a random one (a UUID).
             front: Put it first in line; not together with `delay`, `at`, `expires`, `key`, `cost` or `dedup_id`.
-            delay: Seconds after which it is due, from when the queue has accepted it; at most ten years.
-            at: When it is due, with a time zone. A time that has passed is now.
-            expires: Seconds after which it is no longer delivered, from when the queue has accepted it. It becomes
-                a dead letter then, with the error `expired`, when a consumer comes upon it. What is in hand is not
-                taken back. At most ten years.
-            key: What the item is about, such as a customer: the messages of a key are handled one at a time, in order,
-                or as `set_key` says. Up to 512 bytes.
-            cost: For how many events it counts against the rate of the queue (`set_rate`), such as the tokens that it
-                uses: a whole number of up to a billion. See `spend`, too. A dead letter forgets it.
-            dedup_id: A name for what the item is about, up to 1,024 bytes. A message that is put with the same one is
-                a repeat, and is refused.
-            dedup_window: Seconds for which repeats are refused, from when the queue has accepted the message; at most
-                ten years. None refuses them until the message is done: acknowledged, a dead letter, or deleted.
-            replace: Put it in the place of the event with the same `dedup_id`, if that waits or is delayed. One that is
-                in flight or done is not replaced: then it is put as a new one. Not together with `dedup_window`.
-            deadline: Seconds for the whole operation, with connecting, repeating and settling; None for no limit. Use
-                it in request handlers: it also holds when the server is down or frozen.
+            deadline: Seconds for the whole operation; None for no limit.
 
         Returns:
             The event's id; with `replace`, of the one that it has replaced.
 
         Raises:
-            QueueFullError: The queue stayed full until the timeout. Nothing was put.
             DuplicateEventError: An event with this id waits, is delayed or in flight. Nothing was put.
-            DuplicateMessageError: It is a repeat. Nothing was put.
-            UnsupportedError: A server with an `okq://` address knows no `key`, `cost` or `dedup_id`. Nothing was put.
-            QueueClosedError: It is closed. Nothing was put.
-            QueueDoesNotExistError: It was created and deleted. Nothing was put.
             OutcomeUnknownError: The connection broke and could not be restored in time. On an okq server also: it
                 broke, and now there is an event with the id that was given, from this put or from one before.
-            DeadlineError: The deadline passed. Nothing was put, unless it is a DeadlineOutcomeUnknownError: then the
-                item was sent, and may still be put.
-            TypeError, ValueError: The item cannot be encoded, or is too large, or the id is invalid. Nothing was put.
-
-        Cancelled while it waits, nothing was put. Cancelled while the step is on its way, it waits for the answer,
-        then raises: the item is in the queue, or not. `timeout=` gives a certain answer.
 
         On this kind:
+            A dead letter forgets its `cost`. An okq does not see a delayed event.
             With an `okq://` address, waiting for room means to try again after up to 0.25 s. On a released okq,
             `delay`, `at` and `expires` raise ServerTooOldError. If the reply is lost, the item is put again. It may
             then be in the queue twice, one after the other: if it was put, received and acknowledged before the second

@@ -136,7 +136,7 @@ class AsyncQueue(Core[T]):
             key: Must be None: it keeps nothing beside a message. EventQueue and TaskQueue can.
             cost: Must be 1, for the same reason; `spend` says what a message has cost.
             dedup_id: A name for what the item is about: a message that is put with the same one within the window is a
-                repeat, and is refused. See `apressure.Queue.put`.
+                repeat, and is refused. See `TaskQueue.put`.
             dedup_window: Seconds for which repeats are refused. Needed with `dedup_id`.
             replace: Must be False: its messages have no ids. EventQueue and TaskQueue can.
             deadline: Seconds for the whole operation. It also holds when the server is down or frozen.
