@@ -8,7 +8,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, get_args
 
@@ -178,6 +178,12 @@ def told(
     producers = [one for one in found if isinstance(one, WaitingProducer)]
     producers.sort(key=operator.attrgetter("since"))
     return tuple(one for one in found if isinstance(one, WorkerStatistics)), tuple(producers)
+
+
+def told_of(reply: Sequence[Any]) -> tuple[tuple[WorkerStatistics, ...], tuple[WaitingProducer, ...]]:
+    """Do the same with what a server tells: the time, and then names and values one after the other."""
+    now, *flat = reply
+    return told(now, zip(flat[::2], flat[1::2], strict=True))
 
 
 def _decoded(now: int, name: bytes, value: bytes) -> Registered | None:

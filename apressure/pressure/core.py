@@ -29,6 +29,7 @@ from apressure.core.reviving import Chosen
 from apressure.core.searching import Read
 from apressure.core.taking import got
 from apressure.core.waiting import Wait
+from apressure.core.workers import Beside
 from apressure.dead_letters import DeadLetter
 from apressure.envelopes import Envelope
 from apressure.exceptions import UnsupportedError
@@ -115,6 +116,9 @@ class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic
     @property
     def _schedules(self) -> ServerSchedules:
         return self._engine.scripted("schedules").steps.schedules()
+
+    async def _beside(self) -> Beside:
+        return await self._engine.kept_beside()
 
     @property
     def _history(self) -> ServerHistory:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from apressure.connection.schedules import encoded, records_of
-from apressure.core.workers import Beside
+from apressure.core.workers import Beside, WaitingProducer, WorkerStatistics, told_of
+from apressure.exceptions import ServerTooOldError
 
 if TYPE_CHECKING:
     from apressure.events.remote.commands import Commands
@@ -28,8 +30,17 @@ class RemoteSchedules:
         return now, records_of(flat)
 
     async def beside(self) -> Beside:
-        count, _ = await self._commands.ask("QSCHEDULES", b"COUNT", ours=True)
-        return Beside(int(count), 0)
+        schedules, registered = await asyncio.gather(
+            self._commands.ask("QSCHEDULES", b"COUNT", ours=True), self._registered()
+        )
+        return Beside(int(schedules[0]), 0, *registered)
+
+    async def _registered(self) -> tuple[tuple[WorkerStatistics, ...], tuple[WaitingProducer, ...]]:
+        try:
+            told, _ = await self._commands.ask("QWORKERS", ours=True)
+        except ServerTooOldError:  # a server of ours from before this command
+            return (), ()
+        return told_of(told)
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
         done, _ = await self._commands.change("QSCHEDULE", encoded(name), was or b"", becomes or b"")

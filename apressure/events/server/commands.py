@@ -245,6 +245,8 @@ class Commands:
             Command("QSCHEDULES queue [COUNT]", 1, 2, of(admin.schedules), "Shows or counts schedules, for programs"),
             Command("QSCHEDULE queue name was becomes [contents]", 4, 5, of(admin.schedule),
                     "Changes a schedule, and adds an event"),
+            Command("QWORKERS queue [BEAT | LEAVE | ASK ...]", 1, 6, of(admin.workers),
+                    "Shows, registers or asks those that work on a queue, for programs"),
             Command("PING [message]", 0, 1, lambda _, message="PONG": message, "Answers PONG, or the message",
                     is_open=True),
             Command("ECHO message", 1, 1, lambda _, message: message, "Answers the message"),
