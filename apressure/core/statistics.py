@@ -61,7 +61,7 @@ class BoundedStatistics(Statistics):
         parked: Of `length`, messages in the line of their key: see `set_key`.
         workers: What works on it, where this object can see that.
         waiting_producers: Queue objects, of all clients, whose puts have waited for room for more than a second, the
-            one that has waited longest first; where this object can see that. Each tells it every five seconds.
+            one that has waited longest first; where this object can see that. Each tells it every 15 to 20 seconds.
     """
 
     bound: int

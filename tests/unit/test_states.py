@@ -52,7 +52,7 @@ def worker(handled: int, worker_id: str = "a", failed: int = 0, busy: float = 0.
 def producer(waited: float) -> WaitingProducer:
     seen = datetime.fromtimestamp(NOW, UTC)
     since = seen - timedelta(seconds=waited)
-    return WaitingProducer(id="p", host="h", pid=1, version="1", since=since, seen=seen, puts=1)
+    return WaitingProducer(id="p", host="h", pid=1, version="1", since=since, seen=seen, puts=1, waited=waited)
 
 
 def texts(states: Any) -> list[str]:

@@ -44,7 +44,8 @@ class BackpressureContract:
     @pytest.fixture(autouse=True)
     def quick_looks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have looks and beats come quickly."""
-        monkeypatch.setattr(backpressure, "PATIENCE", QUICK)
+        for name in ("PATIENCE", "BEAT", "SPREAD", "CHANGED"):
+            monkeypatch.setattr(backpressure, name, QUICK)
         monkeypatch.setattr(registration, "BEAT", QUICK)
 
     async def test_a_producer_is_seen_while_its_put_waits_and_no_longer(self, open_queue: Opener) -> None:
@@ -88,6 +89,27 @@ class BackpressureContract:
         await waiting(queue, lambda found: not found)
         assert await queue.get(timeout=5) == b"1"
         assert (await queue.statistics()).length == 0
+
+    async def test_what_does_not_change_is_told_seldom_and_what_changes_soon(
+        self, open_queue: Opener, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(backpressure, "BEAT", 3600.0)
+        queue, full = await open_queue(), await open_queue()
+        await queue.create(1)
+        await queue.put(b"1")
+        puts = [await begun(full.put(b"2"))]
+        (first,) = await waiting(queue)
+        (later,) = await waiting(queue, lambda found: found[0].waited > first.waited + 5 * QUICK)
+        assert (later.seen, later.since, later.puts) == (first.seen, first.since, 1)
+        puts.append(await begun(full.put(b"3")))
+        await waiting(queue, lambda found: found[0].puts == 2)
+        assert await queue.get(timeout=5) == b"1"
+        await in_time(puts[0])
+        (after,) = await waiting(queue, lambda found: found and found[0].puts == 1)
+        assert after.since > first.since
+        assert await queue.get(timeout=5) == b"2"
+        await in_time(puts[1])
+        await waiting(queue, lambda found: not found)
 
     async def test_a_put_that_waits_for_less_tells_nothing(
         self, open_queue: Opener, monkeypatch: pytest.MonkeyPatch

@@ -28,7 +28,8 @@ WORKERS = "apressure:__pressure__:orders:workers"
 @pytest.fixture(autouse=True)
 def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration, "BEAT", QUICK)
-    monkeypatch.setattr(backpressure, "PATIENCE", QUICK)
+    for name in ("PATIENCE", "BEAT", "SPREAD", "CHANGED"):
+        monkeypatch.setattr(backpressure, name, QUICK)
 
 
 async def test_what_others_have_written_is_left_out(server: EmbeddedServer) -> None:
