@@ -80,6 +80,16 @@ class BoundedStatistics(Statistics):
     workers: tuple[WorkerStatistics, ...] = ()
     waiting_producers: tuple[WaitingProducer, ...] = ()
 
+    @property
+    def room(self) -> int | None:
+        """How many more messages may be put; None if there is no bound."""
+        return max(0, self.bound - self._occupied) if self.bound else None
+
+    @property
+    def _occupied(self) -> int:
+        """How many messages count towards the bound. Those in flight do not: a consumer has made room."""
+        return self.length + self.delayed
+
 
 def figures(
     name: str, looked: Any, waiting: tuple[int, int], blocked: Blocked, counts: Mapping[str, int]

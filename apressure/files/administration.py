@@ -52,6 +52,11 @@ class FileQueueStatistics(BoundedStatistics):
     next_expiry: float | None
     notified: bool
 
+    @property
+    def _occupied(self) -> int:
+        # A message in flight is a file of the directory, and so is one that is being written.
+        return self.length + self.delayed + self.in_flight + self.unfinished
+
 
 class _Status(NamedTuple):
     """What a look at the directory tells. A queue that was deleted when it had been closed counts as closed."""
