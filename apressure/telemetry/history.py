@@ -12,9 +12,6 @@ from apressure.core.history import KEPT, Minute
 _WINDOW: Final = 60.0
 """Seconds: a prediction uses the looks of this time."""
 
-_FEW: Final = 4
-"""So many looks are needed to say what is seen often."""
-
 _SPEED: Final = 10.0
 """Seconds: speeds are of this time."""
 
@@ -50,29 +47,6 @@ class Trend:
             return None
         rate = (before - length) / (now - then)
         return length / rate if rate > 0 else math.inf
-
-
-class Often:
-    """Tells whether something was seen at most looks of the last minute: what comes and goes between two looks counts.
-
-    Nothing is said before there were looks for a minute.
-    """
-
-    def __init__(self) -> None:
-        self._looks: deque[tuple[float, bool]] = deque()
-
-    def look(self, now: float, seen: bool) -> bool:
-        """Note a look; return whether it was seen at half of them, or every other time."""
-        looks = self._looks
-        looks.append((now, seen))
-        while len(looks) > _FEW and now - looks[1][0] >= _WINDOW:
-            looks.popleft()
-        often = 2 * sum(seen for _, seen in looks) >= len(looks) - 1
-        return often and len(looks) >= _FEW and now - looks[0][0] >= _WINDOW
-
-    def clear(self) -> None:
-        """Begin anew."""
-        self._looks.clear()
 
 
 class Speed(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any, Final
 from apressure import validation
 from apressure.core.limits import UNLIMITED, Limits
 from apressure.core.workers import WorkerStatistics
-from apressure.telemetry.history import Often
+from apressure.telemetry.often import Often
 
 _WINDOW: Final = 300.0
 """Seconds: the mean duration is that of this time, and fewer workers are wanted only after it."""

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from apressure.core.limits import UNLIMITED
 from apressure.core.workers import WaitingProducer
-from apressure.telemetry.history import Often
+from apressure.telemetry.often import Often
 
 _LATE: Final = 60.0
 """Seconds by which a schedule may be late before anybody needs to know."""

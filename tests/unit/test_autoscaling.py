@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from apressure.telemetry import scaling
-from apressure.telemetry.history import Often
+from apressure.telemetry.often import Often
 from tests.autoscaling import Day, draw, simulate, summary
 
 PAGE = Path(__file__).parents[2] / "docs" / "do" / "scale.md"
