@@ -16,6 +16,7 @@ from apressure.concurrency.deadline import with_deadline
 from apressure.concurrency.settle import note_sent
 from apressure.core.added_letters import Added
 from apressure.core.browsing import MOST_READ
+from apressure.core.letters import Letters
 from apressure.core.letters_beside import LettersBeside
 from apressure.core.reviving import Chosen
 from apressure.core.searching import Read
@@ -237,6 +238,12 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         with self._operation(), self._dead(source) as dead:
             return await self._store.worker.in_thread(_read_letters, dead, limit, self._items.decode)
+
+    def source_of(self, other: Letters[Any], source: str | None) -> str | None:
+        if not isinstance(other, Administration) or other.path.parent.resolve() != self.path.parent.resolve():
+            return None
+        dead = source or other.dead_letter_queue or f"{other.name}.dead"
+        return dead if (self.path.parent / dead).is_dir() else None
 
     async def _bury(self, letters: Sequence[Added]) -> None:
         with self._operation(), self._dead(None) as dead:

@@ -25,6 +25,7 @@ from apressure.testing.contract import (
     HistoryContract,
     KeyContract,
     LimitContract,
+    MovedLetterContract,
     Opener,
     PauseContract,
     QueueContract,
@@ -38,7 +39,7 @@ from tests.integration.files.conftest import MODES
 
 class Limited(
     QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract, SpendContract,
-    HistoryContract, WorkersContract, BackpressureContract, BoundContract, BrowseContract,
+    HistoryContract, WorkersContract, BackpressureContract, BoundContract, BrowseContract, MovedLetterContract,
 ):  # fmt: skip
     """What all kinds of queue on a server keep."""
 
@@ -196,6 +197,7 @@ class TestFakeRedisTasks(WithIds):
 class TestFileQueue(
     QueueContract,
     DeadLetterContract,
+    MovedLetterContract,
     PauseContract,
     DelayContract,
     ExpiryContract,

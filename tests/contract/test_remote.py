@@ -17,6 +17,7 @@ from apressure.testing.contract import (
     ExpiryContract,
     HistoryContract,
     LimitContract,
+    MovedLetterContract,
     Opener,
     PauseContract,
     QueueContract,
@@ -32,6 +33,7 @@ from tests.okq_server import OkqServer
 class TestServerOfOurs(
     QueueContract,
     DeadLetterContract,
+    MovedLetterContract,
     PauseContract,
     LimitContract,
     DelayContract,
