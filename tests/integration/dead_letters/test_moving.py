@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from apressure import AsyncQueue, Client, EventQueue, FileQueue, TaskQueue
+from apressure import AsyncQueue, Client, DeadLetterSearch, EventQueue, FileQueue, TaskQueue
+from apressure.monitor import bulk
 from apressure.testing.contract.dead_letters import die
 from apressure.testing.contract.steps import drained
 from tests import processes
@@ -109,6 +111,24 @@ async def test_what_cannot_be_a_task_stays(client: Client) -> None:
     await die(source, [b"\xff"], ["broken"])
     await fails(ValueError, source.move_dead_letters(target, await source.dead_letters()))
     assert len(await source.dead_letters()) == 1
+    assert await target.qsize() == 0
+
+
+async def test_a_job_that_waits_for_room_puts_each_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "_PATIENCE", 0.02)
+    source, target = opened("EventQueue", "here", client), opened("TaskQueue", "there", client)
+    await target.create(1)
+    await die(source, [b"%d" % number for number in range(6)], ["broken"] * 6)
+    job = bulk.Bulk(source, "move", DeadLetterSearch(), target=target)
+    running = asyncio.ensure_future(job.run())
+    got = []
+    while len(got) < 6:
+        if job.waiting or running.done():  # it has found no room at least once
+            got += await target.get_many(1, timeout=5)
+        await asyncio.sleep(0.01)
+    await in_time(running)
+    assert (got, job.done, job.gone) == ([b"%d" % number for number in range(6)], 6, 0)
+    assert await source.dead_letters() == []
     assert await target.qsize() == 0
 
 
