@@ -161,18 +161,22 @@ def arrivals(chance: random.Random, second: int) -> int:
     return count
 
 
-def simulate(manifest: str, length_alone: bool = False, duration: Callable[[float], float] | None = None) -> Day:
+def simulate(
+    manifest: str, length_alone: bool = False, duration: Callable[[float], float] | None = None, bound: int = 0
+) -> Day:
     """Return what a day is like with the autoscaler of a manifest.
 
     Args:
         manifest: The file's name.
         length_alone: The metric is the number of messages that wait, as the scaler of a list sees it.
         duration: How long a handler takes, by a random number from 0 to 1.
+        bound: The most messages that may wait; 0 for no bound. Producers wait with the others, each only for a moment.
     """
     puts, handlers, day = random.Random(7), random.Random(8), Day()
     times = duration or (lambda number: MEAN * (0.5 + number))
     scaler, autoscaler = Scaler(Scaling(min_workers=0, max_workers=20)), Autoscaler(manifest)
     waiting: deque[int] = deque()
+    outside: deque[int] = deque()
     running: list[tuple[float, int, float, Pod]] = []  # when a handler ends, a number, how long it takes, its pod
     pods: list[Pod] = [Pod(-1, 0)] if autoscaler.least else []
     leaving: list[Pod] = []
@@ -181,8 +185,9 @@ def simulate(manifest: str, length_alone: bool = False, duration: Callable[[floa
     metric = 0.0
     for now in range(DAY):
         for _ in range(arrivals(puts, now)):
-            waiting.append(now)
+            outside.append(now)
             day.put += 1
+        enter(outside, waiting, bound)
         while running and running[0][0] <= now:
             _, _, seconds, pod = heapq.heappop(running)
             pod.in_hand -= 1
@@ -202,11 +207,12 @@ def simulate(manifest: str, length_alone: bool = False, duration: Callable[[floa
             if pod.in_hand == CONCURRENCY:
                 break
             day.waits.append(now - waiting.popleft())
+            enter(outside, waiting, bound)
             pod.in_hand += 1
             seconds = times(handlers.random())
             heapq.heappush(running, (now + seconds, next(numbers), seconds, pod))
         if now % LOOK == 0:
-            metric = float(len(waiting)) if length_alone else look(scaler, now, len(waiting), pods, leaving)
+            metric = float(len(waiting)) if length_alone else look(scaler, now, len(waiting), bound, pods, leaving)
         replicas = autoscaler.replicas(now, metric, len(pods))
         for _ in range(replicas - len(pods)):
             pods.append(Pod(next(numbers), now + START))
@@ -224,12 +230,18 @@ def simulate(manifest: str, length_alone: bool = False, duration: Callable[[floa
     return day
 
 
-def look(scaler: Scaler, now: int, waiting: int, pods: list[Pod], leaving: list[Pod]) -> float:
+def enter(outside: deque[int], waiting: deque[int], bound: int) -> None:
+    """Put as many messages as there is room for."""
+    while outside and not (bound and len(waiting) >= bound):
+        waiting.append(outside.popleft())
+
+
+def look(scaler: Scaler, now: int, waiting: int, bound: int, pods: list[Pod], leaving: list[Pod]) -> float:
     """Return the number that the exporter shows after a look."""
     present = [pod for pod in pods if pod.ready <= now] + leaving
     statistics = BoundedStatistics(
         name="orders", length=waiting, in_flight=sum(pod.in_hand for pod in present), waiting_putters=0,
-        waiting_receivers=0, bound=0, closed=False, paused=False, workers=tuple(pod.told() for pod in present),
+        waiting_receivers=0, bound=bound, closed=False, paused=False, workers=tuple(pod.told() for pod in present),
     )  # fmt: skip
     return float(scaler.need(float(now), statistics).wanted_workers)
 

@@ -14,7 +14,7 @@ from apressure.cli.show import printable
 from apressure.cli.streams.meter import Meter
 from apressure.core.searching import DeadLetterSearch
 from apressure.exceptions import PressureError
-from apressure.monitor.bulk import Bulk, Work
+from apressure.monitor.bulk import Bulk, Work, act_of
 from apressure.queue_addresses import QueueAddress
 
 Ids = Annotated[
@@ -58,6 +58,7 @@ class Job(NamedTuple):
         most: How many at most; None for all.
         timeout: Seconds to wait for room or a role; None to wait for ever.
         meter: Counts them.
+        target: The queue to which they move.
     """
 
     work: Work
@@ -67,6 +68,7 @@ class Job(NamedTuple):
     most: int | None
     timeout: float | None
     meter: Meter
+    target: Any = None
 
     @property
     def ids(self) -> list[str] | None:
@@ -81,7 +83,7 @@ class Job(NamedTuple):
         if (ids := self.ids) is not None:
             self.meter.expect(len(ids))
             try:
-                done = await getattr(queue, self.work)(ids=ids, timeout=self.timeout, **self.source)
+                done = await act_of(queue, self.work, self.target)(ids=ids, timeout=self.timeout, **self.source)
             except PressureError as error:
                 self.meter.add(error.accepted, 0)
                 raise
@@ -89,7 +91,7 @@ class Job(NamedTuple):
             return tuple(done.not_found)
         bulk = Bulk(
             queue, self.work, self.search, rate=self.rate, most=self.most, timeout=self.timeout, source=self.source,
-            on_step=lambda done: self.meter.add(done, 0),
+            on_step=lambda done: self.meter.add(done, 0), target=self.target,
         )  # fmt: skip
         await bulk.run()
         return tuple(sorted(bulk.missing))

@@ -7,13 +7,22 @@ shorter time, sends nothing.
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Final, NamedTuple, Protocol
 
-from apressure.core.registration import Registration, Registry, waiting_record
+from apressure.core.registration import Pace, Registration, Registry, waiting_record
 from apressure.core.workers import Letter
 
 PATIENCE: Final = 1.0
 """Seconds for which a put waits before its queue is told; and from one look at those that wait to the next."""
+BEAT: Final = 15.0
+"""Seconds from one beat to the next, at least: where nothing changes, nothing need be told."""
+SPREAD: Final = 5.0
+"""Up to so many seconds more, by chance: of those that began together, each tells it at another time."""
+CHANGED: Final = 5.0
+"""Seconds after which it is told sooner that other puts wait."""
+LASTS: Final = 30.0
+"""Seconds for which it counts."""
 
 
 class WaitingPuts(NamedTuple):
@@ -68,6 +77,7 @@ class Backpressure:
         self._putters: dict[Putter, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._registration: Registration | None = None
+        self._told: WaitingPuts | None = None
 
     def note(self, putter: Putter) -> None:
         """A put begins to wait, or waits again."""
@@ -93,8 +103,10 @@ class Backpressure:
             return
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(PATIENCE, self._look)
-        if self._registration is None and loop.time() - waiting.since >= PATIENCE:
-            self._registration = Registration(self.registry, Letter.PUTS, self._record)
+        if self._registration is not None and waiting != self._told:
+            self._registration.hurry(CHANGED)
+        elif self._registration is None and loop.time() - waiting.since >= PATIENCE:
+            self._registration = Registration(self.registry, Letter.PUTS, self._record, pace=_pace)
             self._registration.start(0)
 
     def _leave(self) -> None:
@@ -112,5 +124,10 @@ class Backpressure:
 
     def _record(self, _: bool) -> bytes:
         now = asyncio.get_running_loop().time()
-        puts, since = self._waiting() or (0, now)
+        self._told = self._waiting()
+        puts, since = self._told or (0, now)
         return waiting_record(puts, now - since)
+
+
+def _pace() -> Pace:
+    return Pace(random.uniform(BEAT, BEAT + SPREAD), LASTS)

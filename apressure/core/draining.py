@@ -31,10 +31,11 @@ class Drainable(Administration):
 
         Returns:
             How many services of that worker were told, on this queue; 0 for an id that nothing has which can be
-            drained. An `okq://` address and `scripting=False` know no workers: 0.
+            drained.
 
         Raises:
             TypeError: The id is not a string.
+            ServerTooOldError: It is on a released okq, which knows no workers.
             PressureError: As for `pause`.
 
         Cancelled, they were told, or not.
@@ -58,6 +59,7 @@ class Drainable(Administration):
 
         Raises:
             TypeError: The id is not a string.
+            ServerTooOldError: It is on a released okq, which knows no workers.
             PressureError: As for `pause`.
 
         Cancelled, they were asked, or not.

@@ -44,6 +44,17 @@ class Letters(Administration, Generic[T]):
     async def _bury(self, letters: Sequence[Added]) -> None:
         """Add some dead letters, the oldest first, in one step where there are steps."""
 
+    @abstractmethod
+    async def put_letter(self, letter: DeadLetter[Any], timeout: float | None) -> bool:
+        """Put the message of a dead letter of another queue; returns whether it was put: its id may be in use."""
+
+    def source_of(self, other: Letters[Any], source: str | None) -> str | None:
+        """Return the `source=` by which this queue moves dead letters of another one here in one step.
+
+        None where that needs two.
+        """
+        return None
+
     async def _revive(self, revival: Any, timeout: float | None) -> None:
         """Have a revival make its next step. A kind whose revivals wait for more than room has its own."""
         await self._until(revival.step, timeout)
@@ -184,6 +195,46 @@ class Letters(Administration, Generic[T]):
         """
         return await self._requeue(max_items, timeout, ids)
 
+    @with_deadline(done="moved")
+    async def move_dead_letters(
+        self,
+        target: Any,
+        ids: Iterable[str | DeadLetter[Any]],
+        timeout: float | None = None,
+        *,
+        deadline: float | None = None,
+    ) -> Requeued:
+        """Move dead letters to the end of another queue, of any kind and on any server; their attempts start anew.
+
+        Each is put into the other queue, as it is, and then deleted here. So it is never lost. If the program is killed
+        in between, or two programs move it at the same time, it is there, and may be moved again: twice in all. An
+        EventQueue takes it with its id, and refuses it while that is in use: it stays a dead letter then.
+
+        One step does both, so that each is in exactly one of the queues, where both are AsyncQueues that use the same
+        client, and in a cluster are in one slot; or FileQueues whose directories are beside each other.
+
+        Args:
+            target: The other queue, which is open.
+            ids: Those with these ids, or the dead letters themselves; see `requeue`. If several have the same id, the
+                oldest is meant.
+            timeout: Seconds to wait for room in the other queue, and for its producer role, at most; None to wait for
+                ever.
+            deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
+
+        Returns:
+            How many were moved. Its attribute `not_found` has the ids that no dead letter has (any more).
+
+        Raises:
+            QueueFullError, QueueInUseError, QueueClosedError, QueueDoesNotExistError: As for `put` into the other
+                queue. `accepted` says how many were moved before.
+            OutcomeUnknownError: The connection broke meanwhile: some more of them may have been moved, or be in both.
+            ValueError: The other queue is this one, or cannot have the message: tasks are UTF-8.
+            TypeError: An argument is invalid.
+
+        Cancelled, each of them is in the other queue, or a dead letter, or both.
+        """
+        return await self._move(target, ids, timeout)
+
     @with_deadline(done="added")
     async def add_dead_letters(self, letters: Iterable[DeadLetter[Any]], *, deadline: float | None = None) -> int:
         """Add dead letters with the reasons that they have, such as those of another queue that moves here.
@@ -267,16 +318,66 @@ class Letters(Administration, Generic[T]):
         names, letters = chosen_by(ids)
         return await self._move_or_discard(Chosen(None, names, letters, source, discard=True), timeout)
 
+    async def _move(
+        self, target: Any, ids: Iterable[str | DeadLetter[Any]], timeout: float | None, source: str | None = None
+    ) -> Requeued:
+        into: Any = target
+        if not isinstance(target, Letters):
+            raise TypeError(f"target must be a queue, not {type(target).__name__}")
+        if target is self:
+            raise ValueError("the dead letters would come back into their own queue: use requeue")
+        validation.timeout(timeout)
+        names, letters = chosen_by(ids)
+        self.check()
+        if (there := target.source_of(self, source)) is not None:
+            return await into.requeue(timeout=timeout, ids=[*names, *letters], source=there)  # type: ignore[no-any-return]
+        until = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        found = await self._found(names, letters, source)
+        not_found, moved = [*names, *(letter.id for letter in letters)], 0
+        try:
+            for letter in found:
+                if await target.put_letter(letter, _left(until)):
+                    done = await self._discard([letter], None, source)  # however long that takes: now it is in both
+                    moved += done
+                    not_found += done.not_found
+        except asyncio.CancelledError:
+            note_accepted(moved)
+            raise
+        except PressureError as error:
+            error.accepted = moved
+            raise
+        return Requeued(moved, not_found)
+
+    async def _found(
+        self, names: dict[str, None], letters: list[DeadLetter[Any]], source: str | None
+    ) -> list[DeadLetter[T]]:
+        """Return those that are still there, the oldest first; names and letters keep the others."""
+        found, passed = list[DeadLetter[T]](), 0
+        while names or letters:
+            some, looked, _ = await self._letters_at(passed, MOST, source)
+            for letter in some:
+                same = [one for one in letters if (one.id, one.when, one.kept) == (letter.id, letter.when, letter.kept)]
+                if same:
+                    letters.remove(same[0])
+                elif letter.id in names:
+                    del names[letter.id]
+                else:
+                    continue
+                found.append(letter)
+            passed += looked
+            if not looked:
+                break
+        return found
+
     async def _move_or_discard(self, chosen: Chosen, timeout: float | None) -> Requeued:
         """Move or delete what was chosen."""
         validation.timeout(timeout)
         self.check()
-        loop = asyncio.get_running_loop()
-        until = None if timeout is None else loop.time() + timeout
+        until = None if timeout is None else asyncio.get_running_loop().time() + timeout
         async with self._revival(chosen) as revival:
             try:
                 while revival.more:
-                    await self._revive(revival, None if until is None else max(0.0, until - loop.time()))
+                    await self._revive(revival, _left(until))
             except asyncio.CancelledError:
                 note_accepted(revival.moved)
                 raise
@@ -284,3 +385,8 @@ class Letters(Administration, Generic[T]):
                 error.accepted = revival.moved
                 raise
         return Requeued(revival.moved, revival.not_found)
+
+
+def _left(until: float | None) -> float | None:
+    """Return the seconds until then, by the clock of the event loop."""
+    return None if until is None else max(0.0, until - asyncio.get_running_loop().time())

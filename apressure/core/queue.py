@@ -20,6 +20,7 @@ from apressure.core.producer import QueueProducer
 from apressure.core.promoting import Promoting
 from apressure.core.requests import Requests
 from apressure.core.schedules import Schedules
+from apressure.dead_letters import DeadLetter
 from apressure.exceptions import QueueClosedError, QueueEmptyError
 from apressure.items import Items, Progress
 
@@ -69,6 +70,10 @@ class AnyQueue(
     @abstractmethod
     async def _peek(self, newest: bool) -> bytes | None:
         """Return the message that is next, or the one that was put last; None if none waits."""
+
+    async def put_letter(self, letter: DeadLetter[Any], timeout: float | None) -> bool:
+        await self._put_chunk([letter.raw], timeout, Progress(), None)
+        return True
 
     def _due_of(self, terms: PutTerms | ManyTerms) -> Due | None:
         return due_of(terms, self.name, self._unable_to_expire, self._keyless)

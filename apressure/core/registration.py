@@ -79,6 +79,18 @@ class Doing(NamedTuple):
     draining: bool = False
 
 
+class Pace(NamedTuple):
+    """How often something registers.
+
+    Attributes:
+        rest: Seconds until the next beat.
+        lasts: Seconds for which a beat counts.
+    """
+
+    rest: float
+    lasts: float
+
+
 class Calls:
     """The calls of a handler: how long they have taken, and since when those that run do.
 
@@ -116,6 +128,7 @@ class Registration:
         letter: A `Letter`: what registers.
         record: Returns what it tells, on demand with a stack.
         on_drain: Called when somebody has asked it to drain; None if it cannot be drained.
+        pace: How often it tells that, and for how long that counts.
 
     Attributes:
         refused: This client cannot register.
@@ -127,8 +140,11 @@ class Registration:
         letter: bytes,
         record: Callable[[bool], bytes],
         on_drain: Callable[[], object] | None = None,
+        pace: Callable[[], Pace] = lambda: Pace(BEAT, LASTS),
     ) -> None:
         self._registry = registry
+        self._pace = pace
+        self._beat_at = 0.0
         self._letter = letter
         self._record = record
         self._on_drain = on_drain
@@ -140,6 +156,12 @@ class Registration:
     def start(self, after: float) -> None:
         """Register after so many seconds, and then again and again."""
         self._timer = asyncio.get_running_loop().call_later(after, self._beat)
+
+    def hurry(self, rest: float) -> None:
+        """Tell it now, if it was told the last time at least so many seconds ago."""
+        if self._timer is not None and asyncio.get_running_loop().time() - self._beat_at >= rest:
+            self._timer.cancel()
+            self._beat()
 
     def end(self) -> None:
         """Leave the queue. It does not wait for anything."""
@@ -156,14 +178,16 @@ class Registration:
             self._timer = None
 
     def _beat(self) -> None:
-        self.start(BEAT)
+        pace = self._pace()
+        self.start(pace.rest)
         if self._unanswered:
             return
+        self._beat_at = asyncio.get_running_loop().time()
         self._name = self._name or f"{worker_id()}/{os.urandom(4).hex()}".encode()
         try:
             record = self._record(time.monotonic() < self._shows_until)
             self._unanswered = True
-            self._registry.beat(self._name, self._letter, record, LASTS, self._answered)
+            self._registry.beat(self._name, self._letter, record, pace.lasts, self._answered)
         except errors.PressureError as error:
             self._answered(error)
 
@@ -174,7 +198,11 @@ class Registration:
             self.refused = True
             if not isinstance(answer, errors.ClientClosedError):
                 logger.debug("this client cannot register at the queue, and works all the same: %s", answer)
-        elif not isinstance(answer, Exception):  # otherwise the next beat tries again
+        elif isinstance(answer, Exception):  # the next beat tries again
+            if self._timer is not None:
+                self._timer.cancel()
+                self.start(BEAT)
+        else:
             self._known = True
             if self._timer is None or self._on_drain is None or answer < 0:
                 return

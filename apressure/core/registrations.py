@@ -10,6 +10,12 @@ from apressure.core.workers import MOST, Letter, letter_of, stored
 MOST_WITH_PRODUCER: Final = 500
 """A producer registers only while there are fewer registrations. The script that writes them knows this number, too."""
 
+KEPT_ASKED: Final = 60_000
+"""Milliseconds for which one that was asked to drain is kept after it has expired: its program may stand still, and has
+not seen that yet. The scripts know this number, too."""
+
+_DRAINING: Final = (Letter.ASKED, Letter.ASKED_SHOWS)
+
 _STACK_WANTED: Final = {
     Letter.WORKS: Letter.SHOWS, Letter.SHOWS: Letter.SHOWS, Letter.ASKED: Letter.ASKED_SHOWS,
     Letter.ASKED_SHOWS: Letter.ASKED_SHOWS,
@@ -36,13 +42,17 @@ def beat(kept: Kept, now: int, name: bytes, letter: bytes, record: bytes, lasts:
         lasts: For how many milliseconds it counts.
     """
     before = letter_of(kept.get(name, b""), 0)
-    for expired in [other for other, value in kept.items() if other != name and letter_of(value, now) is None]:
+    for expired in [other for other, value in kept.items() if other != name and not _is_kept(value, now)]:
         del kept[expired]
     if name not in kept and len(kept) >= (MOST_WITH_PRODUCER if letter == Letter.PUTS else MOST):
         return -1
-    drains, shows = before in {Letter.ASKED, Letter.ASKED_SHOWS}, before in {Letter.SHOWS, Letter.ASKED_SHOWS}
+    drains, shows = before in _DRAINING, before in {Letter.SHOWS, Letter.ASKED_SHOWS}
     kept[name] = stored(now + lasts, now, Letter.ASKED if drains else letter, record)
     return DRAIN * drains + STACK * shows
+
+
+def _is_kept(value: bytes, now: int) -> bool:
+    return letter_of(value, now) is not None or letter_of(value, now - KEPT_ASKED) in _DRAINING
 
 
 def leave(kept: Kept, _: int, name: bytes) -> int:

@@ -258,9 +258,12 @@ class Schedules(Administration, Generic[T]):
     async def _kept_beside(self) -> dict[str, Any]:
         """Return what is kept beside the queue, as fields of its statistics; none where that cannot be seen."""
         try:
-            return (await self._schedules.beside())._asdict()
+            return (await self._beside())._asdict()
         except UNAVAILABLE:
             return {}
+
+    async def _beside(self) -> Beside:
+        return await self._schedules.beside()
 
     async def _with_beside(self, look: Coroutine[Any, Any, S]) -> tuple[S, dict[str, Any]]:
         """Return what a look at the queue tells, and what is kept beside it: both go to the server together."""

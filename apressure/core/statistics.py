@@ -61,7 +61,7 @@ class BoundedStatistics(Statistics):
         parked: Of `length`, messages in the line of their key: see `set_key`.
         workers: What works on it, where this object can see that.
         waiting_producers: Queue objects, of all clients, whose puts have waited for room for more than a second, the
-            one that has waited longest first; where this object can see that. Each tells it every five seconds.
+            one that has waited longest first; where this object can see that. Each tells it every 15 to 20 seconds.
     """
 
     bound: int
@@ -79,6 +79,16 @@ class BoundedStatistics(Statistics):
     paused_since: datetime | None = None
     workers: tuple[WorkerStatistics, ...] = ()
     waiting_producers: tuple[WaitingProducer, ...] = ()
+
+    @property
+    def room(self) -> int | None:
+        """How many more messages may be put; None if there is no bound."""
+        return max(0, self.bound - self._occupied) if self.bound else None
+
+    @property
+    def _occupied(self) -> int:
+        """How many messages count towards the bound. Those in flight do not: a consumer has made room."""
+        return self.length + self.delayed
 
 
 def figures(

@@ -8,7 +8,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, get_args
 
@@ -73,7 +73,7 @@ class WorkerStatistics:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingProducer:
-    """A queue object whose puts wait, since the queue is full, as it told a few seconds ago.
+    """A queue object whose puts wait, since the queue is full, as it told up to 20 seconds ago.
 
     Attributes:
         id: The id of its process, which is that of a worker in the same process.
@@ -83,6 +83,7 @@ class WaitingProducer:
         since: Since when the first of its puts has waited.
         seen: When it told this.
         puts: How many of its puts wait.
+        waited: For how many seconds the first of them has waited, by now.
     """
 
     id: str
@@ -92,11 +93,7 @@ class WaitingProducer:
     since: datetime
     seen: datetime
     puts: int
-
-    @property
-    def waited(self) -> float:
-        """For how many seconds the first of its puts had waited when it told this."""
-        return (self.seen - self.since).total_seconds()
+    waited: float
 
 
 Registered = WorkerStatistics | WaitingProducer
@@ -180,6 +177,12 @@ def told(
     return tuple(one for one in found if isinstance(one, WorkerStatistics)), tuple(producers)
 
 
+def told_of(reply: Sequence[Any]) -> tuple[tuple[WorkerStatistics, ...], tuple[WaitingProducer, ...]]:
+    """Do the same with what a server tells: the time, and then names and values one after the other."""
+    now, *flat = reply
+    return told(now, zip(flat[::2], flat[1::2], strict=True))
+
+
 def _decoded(now: int, name: bytes, value: bytes) -> Registered | None:
     head = _HEAD.match(value[:MAX_SIZE])
     worker_id, slash, _ = name.rpartition(b"/")
@@ -197,7 +200,8 @@ def _decoded(now: int, name: bytes, value: bytes) -> Registered | None:
             "seen": datetime.fromtimestamp(seen, UTC),
         }
         if head[3] == Letter.PUTS:
-            return WaitingProducer(**common, puts=_whole(record["puts"]))
+            waited = max(0.0, now / 1000 - seen + age)
+            return WaitingProducer(**common, puts=_whole(record["puts"]), waited=waited)
         return WorkerStatistics(
             **common,
             kind=_kind(record["kind"]),

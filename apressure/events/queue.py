@@ -34,6 +34,7 @@ from apressure.events.engine.steps import MAX_EVENTS
 from apressure.events.producer import EventProducer
 from apressure.events.remote.address import is_okq
 from apressure.events.statistics import EventQueueStatistics
+from apressure.exceptions import DuplicateEventError
 from apressure.items import Items, Progress, new_id
 from apressure.protocols import Mover
 
@@ -321,6 +322,16 @@ class EventQueue(Fronting, EventLetters[T], Queue[T, EventDelivery[T]]):
     async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:
         self.check()
         await self._driver.put_many([(new_id(), message) for message in chunk], timeout, progress, due)
+
+    async def put_letter(self, letter: DeadLetter[Any], timeout: float | None) -> bool:
+        if letter.attempts is None:  # those with the same content may share an id
+            return await super().put_letter(letter, timeout)
+        self.check()
+        try:
+            await self._driver.put((letter.id.encode(errors="surrogateescape"), letter.raw), timeout, None, False, True)
+        except DuplicateEventError:
+            return False
+        return True
 
     async def _ask(self, item: T, timeout: float, terms: Pressing) -> Any:
         assert isinstance(self._driver, RedisDriver)  # `check_replies`

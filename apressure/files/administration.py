@@ -17,6 +17,7 @@ from apressure.concurrency.settle import note_sent
 from apressure.core.added_letters import Added
 from apressure.core.browsing import MOST_READ
 from apressure.core.errors import closed
+from apressure.core.letters import Letters
 from apressure.core.letters_beside import LettersBeside
 from apressure.core.reviving import Chosen
 from apressure.core.searching import Read
@@ -52,6 +53,11 @@ class FileQueueStatistics(BoundedStatistics):
     oldest: datetime | None
     next_expiry: float | None
     notified: bool
+
+    @property
+    def _occupied(self) -> int:
+        # A message in flight is a file of the directory, and so is one that is being written.
+        return self.length + self.delayed + self.in_flight + self.unfinished
 
 
 class _Looked(NamedTuple):
@@ -218,6 +224,12 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
     async def _letters(self, limit: int | None, source: str | None) -> list[DeadLetter[T]]:
         with self._operation(), self._dead(source) as dead:
             return await self._store.worker.in_thread(_read_letters, dead, limit, self._items.decode)
+
+    def source_of(self, other: Letters[Any], source: str | None) -> str | None:
+        if not isinstance(other, Administration) or other.path.parent.resolve() != self.path.parent.resolve():
+            return None
+        dead = source or other.dead_letter_queue or f"{other.name}.dead"
+        return dead if (self.path.parent / dead).is_dir() else None
 
     async def _bury(self, letters: Sequence[Added]) -> None:
         with self._operation(), self._dead(None) as dead:

@@ -1,8 +1,9 @@
-"""Works on many dead letters in bounded steps: requeues or deletes those that a search finds."""
+"""Works on many dead letters in bounded steps: requeues, moves or deletes those that a search finds."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import secrets
 from collections import Counter
@@ -14,7 +15,7 @@ from apressure.core.searching import PLACE, DeadLetterSearch
 from apressure.dead_letters import DeadLetter
 from apressure.exceptions import PressureError, QueueFullError, QueueInUseError
 
-Work = Literal["requeue", "discard"]
+Work = Literal["requeue", "discard", "move"]
 
 LOOK: Final = 500
 """Dead letters that a step looks at."""
@@ -68,11 +69,18 @@ def handle_of(letter: DeadLetter[Any]) -> str:
     return hashlib.blake2b(named + letter.kept, key=_KEY, digest_size=16).hexdigest()
 
 
+def act_of(queue: Any, work: Work, target: Any = None) -> Callable[..., Any]:
+    """Return what does this with dead letters of a queue: of `ids`, with a `timeout`. `target`: where they move."""
+    if work == "move":
+        return functools.partial(queue.move_dead_letters, target)
+    return queue.requeue if work == "requeue" else queue.discard  # type: ignore[no-any-return]
+
+
 class Bulk:
-    """Requeues or deletes the dead letters that a search finds, the oldest first.
+    """Requeues, moves or deletes the dead letters that a search finds, the oldest first.
 
     It works on those that are there when it begins. However it ends, it can be begun again: what is done is done, and
-    nothing is done twice, also while others work on the same ones.
+    nothing is done twice, also while others work on the same ones; but for moves: see `move_dead_letters`.
 
     Args:
         queue: The queue.
@@ -84,11 +92,12 @@ class Bulk:
         timeout: Seconds to wait for room, or for a role of an AsyncQueue; None to wait for ever.
         source: The argument of the queue's methods for where the dead letters are, if that is not the usual place.
         on_step: Called with how many more are done.
+        target: The queue to which they move.
 
     Attributes:
         looked: How many dead letters it has looked at.
         total: How many there were when it began; None before that.
-        done: How many were requeued or deleted.
+        done: How many were requeued, moved or deleted.
         gone: How many of them somebody else had moved or deleted before.
         missing: When it has ended, those of the ids looked for that no dead letter had. They count as gone.
         waiting: What it waits for; "" while it goes on.
@@ -97,7 +106,7 @@ class Bulk:
     def __init__(
         self, queue: Any, work: Work, search: DeadLetterSearch, *, handles: Iterable[str] | None = None,
         rate: float | None = None, most: int | None = None, timeout: float | None = None,
-        source: Mapping[str, str] | None = None, on_step: Callable[[int], object] = lambda _: None,
+        source: Mapping[str, str] | None = None, on_step: Callable[[int], object] = lambda _: None, target: Any = None,
     ) -> None:  # fmt: skip
         self.looked = 0
         self.total: int | None = None
@@ -105,7 +114,7 @@ class Bulk:
         self.gone = 0
         self.waiting = ""
         self._queue = queue
-        self._act = queue.requeue if work == "requeue" else queue.discard
+        self._act = act_of(queue, work, target)
         self._search = search
         self._asked = search if search.ids is None else DeadLetterSearch(ids=search.ids)
         self._handles = None if handles is None else Counter(handles)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
@@ -20,6 +20,7 @@ from apressure.core.added_letters import Added
 from apressure.core.browsing import Asked, Found
 from apressure.core.due import Due
 from apressure.core.leases.arguments import lease_of, max_hold_of
+from apressure.core.letters import Letters
 from apressure.core.letters_beside import LettersBeside
 from apressure.core.objects import Fronting
 from apressure.core.queue import AnyQueue
@@ -29,13 +30,14 @@ from apressure.core.reviving import Chosen
 from apressure.core.searching import Read
 from apressure.core.taking import got
 from apressure.core.waiting import Wait
+from apressure.core.workers import Beside
 from apressure.dead_letters import DeadLetter
 from apressure.envelopes import Envelope
 from apressure.exceptions import UnsupportedError
 from apressure.items import Progress
 from apressure.pressure.engine.answers import missing
 from apressure.pressure.engine.batching import KEYLESS, MAX_MESSAGES, put_chunk
-from apressure.pressure.engine.dead_letters import DeadLetters, beside
+from apressure.pressure.engine.dead_letters import SUFFIX, DeadLetters, beside
 from apressure.pressure.engine.requeueing import Revival, letters, read, revival
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic
     _keyless = KEYLESS
 
     client: Client
+    dead_letter_queue: str | None
     _engine: Scripted | Plain
 
     @property
@@ -115,6 +118,9 @@ class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic
     @property
     def _schedules(self) -> ServerSchedules:
         return self._engine.scripted("schedules").steps.schedules()
+
+    async def _beside(self) -> Beside:
+        return await self._engine.kept_beside()
 
     @property
     def _history(self) -> ServerHistory:
@@ -170,6 +176,14 @@ class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic
     async def _letters_at(self, passed: int, most: int, source: str | None) -> Read[T]:
         with self._engine.scripted("find_dead_letters").beside(source) as other:
             return await read(other, passed, most, self._items.decode)
+
+    def source_of(self, other: Letters[Any], source: str | None) -> str | None:
+        if not isinstance(other, Core) or other.client is not self.client or not self.client.settings.scripting:
+            return None
+        with suppress(ValueError):  # they are in different slots of a cluster
+            dead = source or other.dead_letter_queue or other.name + SUFFIX
+            return beside(self.client, self._engine.keys, self.name, dead)[0]
+        return None
 
     @asynccontextmanager
     async def _revival(self, chosen: Chosen) -> AsyncIterator[Revival]:

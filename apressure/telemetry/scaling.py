@@ -11,9 +11,17 @@ from typing import Any, Final
 from apressure import validation
 from apressure.core.limits import UNLIMITED, Limits
 from apressure.core.workers import WorkerStatistics
+from apressure.telemetry.often import Often
 
 _WINDOW: Final = 300.0
 """Seconds: the mean duration is that of this time, and fewer workers are wanted only after it."""
+
+_MORE: Final = 0.25
+"""Where a full queue keeps its producers waiting, so much of the workers is wanted beside them. Nobody knows how much
+work waits outside."""
+
+_KEPT: Final = 1800.0
+"""Seconds for which so many workers stay wanted while there is work: fewer have not been enough."""
 
 _ENOUGH: Final = 20
 """A mean is of so many messages, even if they take longer than the window."""
@@ -116,6 +124,9 @@ class Scaler:
     More workers are wanted at once. Fewer are wanted when no look of the last 5 minutes has asked for more: a short
     lull neither ends workers nor starts them again.
 
+    A queue with a bound shows only a part of the work: producers wait with the rest. If it was full at most looks of a
+    minute while all of its workers were busy, they are too few.
+
     Args:
         scaling: What the number is made for.
     """
@@ -125,6 +136,9 @@ class Scaler:
         self._durations = Durations()
         self._concurrency = 1.0
         self._asked: deque[tuple[float, int]] = deque()
+        self._full = Often()
+        self._workers = 0
+        self._too_few: tuple[float, int] = (-math.inf, 0)
 
     def need(self, now: float, statistics: Any) -> Need:
         """Return what the queue needs.
@@ -151,7 +165,7 @@ class Scaler:
         )
         if not self._asked:  # an exporter that was started again does not know what was wanted before
             self._asked.append((now, min(workers, self._scaling.max_workers or workers)))
-        asked = wanted_workers(demand, self._scaling)
+        asked = max(wanted_workers(demand, self._scaling), self._wanted_for_room(now, statistics, demand))
         while self._asked and now - self._asked[0][0] > _WINDOW:
             self._asked.popleft()
         while self._asked and self._asked[-1][1] <= asked:  # it says no more than this look
@@ -164,6 +178,23 @@ class Scaler:
             in_flight=in_flight,
             mean_seconds=mean,
         )
+
+    def _wanted_for_room(self, now: float, statistics: Any, demand: Demand) -> int:
+        """Return how many workers are wanted since producers wait for room; 0 where that says nothing."""
+        if demand.workers != self._workers:
+            self._workers = demand.workers
+            self._full.clear()  # what others could not do says nothing of these
+        full = getattr(statistics, "room", None) == 0 or bool(getattr(statistics, "waiting_producers", ()))
+        most = min(demand.most, (self._scaling.max_workers or math.inf) * demand.concurrency)
+        busy = 0 < demand.workers * demand.concurrency <= demand.in_flight
+        if self._full.look(now, full and busy and demand.waiting > 0 and demand.mean_seconds is not None):
+            until, before = self._too_few
+            wanted = demand.workers + math.ceil(demand.workers * _MORE)
+            self._too_few = now + _KEPT, max(wanted, before) if now < until else wanted
+        until, wanted = self._too_few
+        if now >= until or not demand.waiting + demand.in_flight:
+            return 0
+        return int(min(wanted, most // demand.concurrency))
 
     def _expected(self, statistics: Any) -> bool:
         """Whether a worker has to be there soon: workers enqueue what is due, and drive the schedules."""

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from apressure.core.limits import UNLIMITED
 from apressure.core.workers import WaitingProducer
+from apressure.telemetry.often import Often
 
 _LATE: Final = 60.0
 """Seconds by which a schedule may be late before anybody needs to know."""
@@ -45,6 +46,7 @@ class States:
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
+        self._full = Often()
 
     def of(self, now: float, statistics: Any, schedules: Any = ()) -> tuple[State, ...]:
         """Return the states of a queue, those that matter most first; there is at least one.
@@ -54,7 +56,8 @@ class States:
             statistics: What it saw; None if the queue does not exist.
             schedules: The queue's schedules.
         """
-        found = sorted(_states(now, statistics, schedules), key=lambda state: -state.severity)
+        often = self._full.look(now, getattr(statistics, "room", None) == 0)
+        found = sorted(_states(now, statistics, schedules, often), key=lambda state: -state.severity)
         self._since = {state.name: self._since.get(state.name, now) for state in found}
         return tuple(self._dated(now, state) for state in found) or (State("open", Severity.GOOD, "open"),)
 
@@ -75,11 +78,10 @@ _LASTING: Final = frozenset(("full", "unconsumed"))
 """States of which the text says how long they have lasted, unless it says more."""
 
 
-def _states(now: float, statistics: Any, schedules: Any) -> Iterator[State]:
+def _states(now: float, statistics: Any, schedules: Any, often_full: bool) -> Iterator[State]:
     if statistics is None:
         yield State("missing", Severity.WARNING, "does not exist")
         return
-    bound = getattr(statistics, "bound", 0)
     delayed = getattr(statistics, "delayed", 0)
     limits = getattr(statistics, "limits", UNLIMITED)
     paused, closed = getattr(statistics, "paused", False), getattr(statistics, "closed", False)
@@ -89,10 +91,10 @@ def _states(now: float, statistics: Any, schedules: Any) -> Iterator[State]:
         yield State("paused", Severity.WARNING, text, None if since is None else since.timestamp())
     if limits.held_for:
         yield State("held", Severity.WARNING, f"held until {clock(now + limits.held_for, now)}")
-    producers = getattr(statistics, "waiting_producers", ())
-    in_flight = statistics.in_flight if producers else 0  # a directory's bound counts it
-    if bound and statistics.length + delayed + in_flight >= bound:
-        yield _full(producers)
+    if getattr(statistics, "room", None) == 0:
+        yield _full(statistics.waiting_producers)
+    elif often_full:
+        yield State("full", Severity.WARNING, "full most of the time")
     of_dead_letters = getattr(statistics, "name", "").endswith((":dead", ".dead"))  # of an AsyncQueue, or a directory
     if statistics.length and not paused and not of_dead_letters and consumers_of(statistics) == 0:
         yield State("unconsumed", Severity.WARNING, "no consumer")

@@ -30,7 +30,7 @@ class NoJobError(Exception):
 
 
 class Job:
-    """Requeues or deletes dead letters of a queue.
+    """Requeues, moves or deletes dead letters of a queue.
 
     Args:
         seen: The queue.
@@ -39,17 +39,19 @@ class Job:
         handles: Of these only those with one of these handles; empty for all of them.
         rate: How many a second at most; None for no limit.
         who: Who has begun it.
+        target: The queue to which they move.
 
     Attributes:
         id: Its name.
-        seen, work, search, handles, rate, who: As given.
+        seen, work, search, handles, rate, who, target: As given.
         state: `running`, `done`, `stopped` or `failed`.
         error: Why it has failed.
         began, ended: When, in seconds since 1970; None while it runs.
     """
 
     def __init__(
-        self, seen: Seen, work: Work, search: DeadLetterSearch, handles: Sequence[str], rate: float | None, who: str
+        self, seen: Seen, work: Work, search: DeadLetterSearch, handles: Sequence[str], rate: float | None, who: str,
+        target: Seen | None = None,
     ) -> None:  # fmt: skip
         self.id = secrets.token_hex(4)
         self.seen = seen
@@ -58,11 +60,13 @@ class Job:
         self.handles = handles
         self.rate = rate
         self.who = who
+        self.target = target
         self.state = "running"
         self.error = ""
         self.began = time.time()
         self.ended: float | None = None
-        self._bulk = Bulk(seen.queue, work, search, handles=handles or None, rate=rate)
+        into = None if target is None else target.queue
+        self._bulk = Bulk(seen.queue, work, search, handles=handles or None, rate=rate, target=into)
         self._task = background.start(self._run(), f"job {self.id} of the page")
 
     async def stop(self) -> None:
@@ -76,7 +80,8 @@ class Job:
         bulk = self._bulk
         return {
             "id": self.id, "address": str(self.seen.address), "server": self.seen.server, "work": self.work,
-            "search": told(self.search, self.handles), "rate": self.rate, "who": self.who, "state": self.state,
+            "to": "" if self.target is None else str(self.target.address), "search": told(self.search, self.handles),
+            "rate": self.rate, "who": self.who, "state": self.state,
             "error": self.error, "began": self.began, "ended": self.ended, "looked": bulk.looked, "total": bulk.total,
             "done": bulk.done, "gone": bulk.gone, "waiting": bulk.waiting,
         }  # fmt: skip
@@ -86,7 +91,7 @@ class Job:
         try:
             await self._bulk.run()
             state = "done"
-        except (PressureError, OSError) as error:
+        except (PressureError, OSError, ValueError) as error:
             state, self.error = "failed", str(error)
         except Exception:  # what it says may be anything
             state, self.error = "failed", "The log of the page says what."
@@ -112,7 +117,8 @@ class Jobs:
         self._closed = False
 
     def begin(
-        self, seen: Seen, work: Work, search: DeadLetterSearch, handles: Sequence[str], rate: float | None, who: str
+        self, seen: Seen, work: Work, search: DeadLetterSearch, handles: Sequence[str], rate: float | None, who: str,
+        target: Seen | None = None,
     ) -> Job:  # fmt: skip
         """Begin a job.
 
@@ -123,7 +129,7 @@ class Jobs:
             raise NoJobError("The page ends. Begin the job when it runs again.")
         if sum(job.state == "running" for job in self._jobs.values()) >= MOST:
             raise NoJobError(f"{MOST} jobs are running. Wait for one to end, or stop one.")
-        job = Job(seen, work, search, handles, rate, who)
+        job = Job(seen, work, search, handles, rate, who, target)
         self._jobs[job.id] = job
         ended = [job.id for job in self._jobs.values() if job.state != "running"]
         for job_id in ended[:-_KEPT]:

@@ -42,6 +42,7 @@ ALSO: Final[dict[tuple[str, str], dict[str, str]]] = {
     ("AsyncQueue", "find_dead_letters"): {"source": "as for dead_letters"},
     ("AsyncQueue", "discard"): {"source": "as for dead_letters"},
     ("AsyncQueue", "requeue"): {"source": "as for dead_letters"},
+    ("AsyncQueue", "move_dead_letters"): {"source": "as for dead_letters"},
     ("EventQueue", "put"): {"id": "events have unique ids", "front": "okq's QRPUSH"},
     ("EventQueue", "put_nowait"): {"id": "as for put", "front": "as for put"},
     ("TaskQueue", "purge"): {
@@ -52,6 +53,7 @@ ALSO: Final[dict[tuple[str, str], dict[str, str]]] = {
     ("FileQueue", "find_dead_letters"): {"source": "as for dead_letters"},
     ("FileQueue", "discard"): {"source": "as for dead_letters"},
     ("FileQueue", "requeue"): {"source": "as for dead_letters"},
+    ("FileQueue", "move_dead_letters"): {"source": "as for dead_letters"},
 }  # fmt: skip
 """Arguments that only these kinds take, and why. They come behind the others."""
 

@@ -25,6 +25,7 @@ from apressure.testing.contract import (
     HistoryContract,
     KeyContract,
     LimitContract,
+    MovedLetterContract,
     Opener,
     PauseContract,
     QueueContract,
@@ -38,7 +39,7 @@ from tests.integration.files.conftest import MODES
 
 class Limited(
     QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract, SpendContract,
-    HistoryContract, WorkersContract, BackpressureContract, BoundContract, BrowseContract,
+    HistoryContract, WorkersContract, BackpressureContract, BoundContract, BrowseContract, MovedLetterContract,
 ):  # fmt: skip
     """What all kinds of queue on a server keep."""
 
@@ -86,6 +87,44 @@ class TestSharedConsumer(WithoutIds):
             async with AsyncQueue(name, url=url) as queue:
                 with contextlib.suppress(QueueDoesNotExistError):
                     await queue.delete()
+
+
+class WithoutScripts:
+    """A queue of which some objects use no scripts.
+
+    Attributes:
+        scripted: Whether the first object that a test opens uses them; the others are the other way round.
+    """
+
+    scripted: bool
+
+    @pytest.fixture
+    async def open_queue(self, url: str) -> AsyncIterator[Opener]:
+        async with contextlib.AsyncExitStack() as stack:
+            opened = 0
+
+            async def open_queue(**options: Any) -> AsyncQueue[bytes]:
+                nonlocal opened
+                opened += 1
+                scripting = self.scripted == (opened == 1)
+                return await stack.enter_async_context(AsyncQueue("jobs", url=url, scripting=scripting, **options))
+
+            yield open_queue
+        async with AsyncQueue("jobs", url=url) as queue:
+            await queue.delete()
+
+
+class TestWorkersSeenWithoutScripts(WithoutScripts, WorkersContract):
+    """Only those that work need scripts."""
+
+    scripted = False
+
+
+class TestProducersWithoutScripts(WithoutScripts, BackpressureContract):
+    """A put of theirs that waits holds the producer role meanwhile."""
+
+    scripted = True
+    together = False
 
 
 class TestEventQueue(WithIds):
@@ -158,6 +197,7 @@ class TestFakeRedisTasks(WithIds):
 class TestFileQueue(
     QueueContract,
     DeadLetterContract,
+    MovedLetterContract,
     PauseContract,
     DelayContract,
     ExpiryContract,

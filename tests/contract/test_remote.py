@@ -10,16 +10,19 @@ import pytest
 
 from apressure import EventQueue, QueueDoesNotExistError, ServerTooOldError
 from apressure.testing.contract import (
+    BackpressureContract,
     BoundContract,
     DeadLetterContract,
     DelayContract,
     ExpiryContract,
     HistoryContract,
     LimitContract,
+    MovedLetterContract,
     Opener,
     PauseContract,
     QueueContract,
     ScheduleContract,
+    WorkersContract,
     drained,
 )
 from apressure.testing.contract.steps import fails, in_time
@@ -30,6 +33,7 @@ from tests.okq_server import OkqServer
 class TestServerOfOurs(
     QueueContract,
     DeadLetterContract,
+    MovedLetterContract,
     PauseContract,
     LimitContract,
     DelayContract,
@@ -37,6 +41,8 @@ class TestServerOfOurs(
     ScheduleContract,
     HistoryContract,
     BoundContract,
+    WorkersContract,
+    BackpressureContract,
 ):
     @pytest.fixture
     async def open_queue(self, url: str) -> AsyncIterator[Opener]:
@@ -93,6 +99,12 @@ class TestReleasedOkq(QueueContract):
 
             yield open_queue
         await server.stop()
+
+    async def test_it_knows_no_workers(self, open_queue: Opener) -> None:
+        queue = await open_queue()
+        for asked in (queue.drain("one"), queue.show_stack("one")):
+            assert "has no QWORKERS" in str(await fails(ServerTooOldError, asked))
+        assert (await queue.statistics()).workers == (await queue.statistics()).waiting_producers == ()
 
     async def test_it_cannot_delay_and_loses_nothing(self, open_queue: Opener) -> None:
         queue = await open_queue()

@@ -57,6 +57,7 @@ _PARTS = "other parts of the library call it: no page of the documentation has i
 
 ABSENT: Final = {
     "aclose": "`release()` and the end of the block do that",
+    "move_dead_letters": "each queue has an event loop of its own",
     "mover": "for `pipe`, which needs asyncio",
     "check": _PARTS,
     "check_replies": _PARTS,
@@ -65,6 +66,8 @@ ABSENT: Final = {
     "end": _PARTS,
     "registers": _PARTS,
     "registry": _PARTS,
+    "put_letter": _PARTS,
+    "source_of": _PARTS,
     # What consumers call of their queues
     "breathe": _PARTS,
     "deliveries": _PARTS,

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 OF_SCRAPES = {"le", "job", "instance"}
 FUNCTIONS = {
     "increase", "rate", "deriv", "delta", "absent", "time", "sum", "histogram_quantile", "by", "and", "or", "Inf",
-    "label_values", "unless",
+    "label_values", "unless", "avg_over_time", "bool",
 }  # fmt: skip
 RULES = ROOT / "examples" / "deploy" / "alerts.yaml"
 CASES = ROOT / "tests" / "unit" / "alert_cases.yaml"
@@ -74,7 +74,7 @@ def test_an_expression_asks_for_series_that_there_are_with_their_labels(expressi
     ) - set(names)
     assert words <= FUNCTIONS
     for duration in re.findall(r"\[([^\]]+)\]", bare):
-        assert re.fullmatch(r"\d+[smhd]|\$__rate_interval", duration)
+        assert re.fullmatch(r"\d+[smhd](?::\d+[smhd])?|\$__rate_interval", duration)
 
 
 def test_each_trouble_has_a_rule_that_says_what_it_is() -> None:

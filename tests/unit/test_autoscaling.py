@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from apressure.telemetry import scaling
+from apressure.telemetry.often import Often
 from tests.autoscaling import Day, draw, simulate, summary
 
 PAGE = Path(__file__).parents[2] / "docs" / "do" / "scale.md"
@@ -55,6 +56,16 @@ def test_the_page_has_an_answer_of_the_exporter() -> None:
 def test_without_the_window_workers_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scaling, "_WINDOW", 0.0)
     assert simulate("keda.yaml").flaps > 20
+
+
+def test_producers_that_a_bound_keeps_waiting_get_workers_and_none_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    day = simulate("keda.yaml", bound=20)
+    assert day.handled == day.put
+    assert day.flaps == day.cut == 0
+    assert f"the same day needs {round(day.paid / 3600)} worker hours" in PAGE.read_text()
+    monkeypatch.setattr(Often, "look", lambda *_: False)
+    unseen = simulate("keda.yaml", bound=20)
+    assert (unseen.most, unseen.handled < unseen.put / 2) == (1, True)
 
 
 def test_handlers_that_take_longer_than_the_shutdown_are_cut_short() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from apressure.core.limits import KeyLimit, Limits, Rate
 from apressure.core.statistics import BoundedStatistics
-from apressure.core.workers import WorkerKind, WorkerStatistics
+from apressure.core.workers import WaitingProducer, WorkerKind, WorkerStatistics
 from apressure.telemetry import Metrics, Scaling
 from apressure.telemetry.sampler import Sampler
 from apressure.telemetry.scaling import Demand, Durations, Scaler, wanted_workers
@@ -126,6 +126,64 @@ def test_a_message_that_is_taken_stays_work(demand: Demand, target: float, times
     later = dataclasses.replace(demand, waiting=demand.waiting - taken, in_flight=demand.in_flight + taken)
     assert wanted_workers(later, Scaling(target=target)) >= wanted_workers(demand, Scaling(target=target))
     assert wanted_workers(demand, Scaling(target=target * times)) <= wanted_workers(demand, Scaling(target=target))
+
+
+def full(workers: int, in_flight: int | None = None, waiting: int = 10, **more: Any) -> BoundedStatistics:
+    """A queue with a bound of 10, of which each worker has handled as many messages, 4 at a time."""
+    found = [worker(str(number), handled=10, busy=10.0) for number in range(workers)]
+    return queue(waiting, 4 * workers if in_flight is None else in_flight, *found, **{"bound": 10, **more})
+
+
+def looked(scaler: Scaler, statistics: Any, since: float = 0.0, seconds: int = 70) -> int:
+    """What is wanted after a time in which each look has seen this."""
+    return [scaler.need(since + second, statistics).wanted_workers for second in range(0, seconds, 5)][-1]
+
+
+def test_a_queue_that_is_full_for_a_minute_while_all_are_busy_wants_more() -> None:
+    scaler = Scaler(Scaling(max_workers=6))
+    assert looked(scaler, full(2), seconds=55) == 2
+    assert looked(scaler, full(2), 55.0) == 3
+    assert looked(scaler, full(2), 125.0, 600) == 3  # those that were asked for have not come yet
+    assert looked(scaler, full(3), 725.0, 55) == 3
+    assert looked(scaler, full(3), 780.0) == 4
+    assert looked(scaler, full(4), 850.0) == 5
+    assert looked(scaler, full(5), 920.0) == looked(scaler, full(6), 990.0) == 6
+    # There is room now. So many stay wanted for half an hour, as long as there is work.
+    assert looked(scaler, full(6, 9, 0), 1060.0, 1500) == 6
+    assert looked(scaler, full(6, 9, 0), 2560.0, 1000) == 3
+    assert looked(scaler, full(6, 0, 0), 3560.0, 600) == 1
+
+
+def test_where_there_is_no_work_any_more_no_more_are_wanted() -> None:
+    scaler = Scaler(Scaling(min_workers=0))
+    assert looked(scaler, full(2)) == 3
+    assert looked(scaler, full(2, 0, 0), 70.0, 400) == 0
+
+
+@pytest.mark.parametrize(
+    "statistics",
+    [
+        full(2, 7),  # a handler has nothing to do
+        full(2, paused=True),
+        full(2, limits=Limits(held_for=60.0)),
+        full(2, limits=Limits(concurrency=8)),
+        full(2, waiting=9),
+        full(2, bound=0),
+        queue(10, 2, worker(concurrency=2), bound=10),  # nobody knows how long a handler takes
+    ],
+)
+def test_more_workers_would_not_make_room(statistics: BoundedStatistics) -> None:
+    assert looked(Scaler(Scaling()), statistics, seconds=200) == len(statistics.workers)
+
+
+def test_a_producer_that_waits_says_that_it_is_full_and_half_of_the_looks_are_enough() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    waits = WaitingProducer(id="p", host="", pid=1, version="", since=at, seen=at, puts=1, waited=7.0)
+    assert looked(Scaler(Scaling()), full(2, waiting=9, waiting_producers=(waits,))) == 3
+    scaler = Scaler(Scaling())
+    for second in range(0, 70, 5):
+        found = scaler.need(float(second), full(2) if second % 10 else full(2, waiting=9))
+    assert found.wanted_workers == 3
 
 
 def test_the_mean_is_that_of_the_last_minutes_over_all_workers() -> None:

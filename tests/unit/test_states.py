@@ -13,6 +13,7 @@ from apressure.core.history import KEPT, Minute, ObjectHistory
 from apressure.core.limits import Limits, Rate
 from apressure.core.statistics import BoundedStatistics
 from apressure.core.workers import WaitingProducer, WorkerStatistics
+from apressure.files import FileQueueStatistics
 from apressure.telemetry.history import UNKNOWN, Flow, Minutes, Speed
 from apressure.telemetry.states import Severity, States, clock, duration, failed
 
@@ -52,7 +53,7 @@ def worker(handled: int, worker_id: str = "a", failed: int = 0, busy: float = 0.
 def producer(waited: float) -> WaitingProducer:
     seen = datetime.fromtimestamp(NOW, UTC)
     since = seen - timedelta(seconds=waited)
-    return WaitingProducer(id="p", host="h", pid=1, version="1", since=since, seen=seen, puts=1)
+    return WaitingProducer(id="p", host="h", pid=1, version="1", since=since, seen=seen, puts=1, waited=waited)
 
 
 def texts(states: Any) -> list[str]:
@@ -114,9 +115,37 @@ def test_a_full_queue_says_how_many_producers_wait_and_for_how_long() -> None:
         "full: 1 producer waits, for 7 s"
     ]
     assert texts(states.of(NOW + 62, statistics(length=3, bound=3))) == ["full for 1 min 2 s"]
-    assert texts(states.of(NOW + 63, statistics(length=2, bound=3, waiting_producers=three))) == ["open"]
-    in_a_directory = statistics(length=2, in_flight=1, bound=3, waiting_producers=three[2:])
-    assert texts(states.of(NOW + 64, in_a_directory)) == ["full: 1 producer waits, for 2 s"]
+    assert texts(states.of(NOW + 63, statistics(length=2, bound=3, waiting_producers=three))) == [
+        "full most of the time for 1 min 3 s"
+    ]
+
+
+def test_messages_in_flight_count_towards_the_bound_of_a_directory_alone() -> None:
+    waits = (producer(2),)
+    found = statistics(length=2, in_flight=1, bound=3, waiting_producers=waits)
+    assert (found.room, texts(States().of(NOW, found))) == (1, ["open"])
+    directory = FileQueueStatistics(
+        **{field.name: getattr(found, field.name) for field in dataclasses.fields(BoundedStatistics)}, path="",
+        unfinished=0, oldest=None, next_expiry=None, notified=True,
+    )  # fmt: skip
+    assert (directory.room, texts(States().of(NOW, directory))) == (0, ["full: 1 producer waits, for 2 s"])
+    assert dataclasses.replace(directory, in_flight=0, unfinished=1).room == 0
+    assert dataclasses.replace(directory, in_flight=9).room == 0
+    assert dataclasses.replace(directory, bound=0).room is None
+
+
+def test_a_queue_that_is_full_at_half_of_the_looks_of_a_minute_is_full_most_of_the_time() -> None:
+    states = States()
+    full, room = statistics(length=3, bound=3), statistics(length=2, bound=3)
+    for second in range(0, 60, 5):
+        said = texts(states.of(NOW + second, room if second % 10 else full))
+        assert said == (["open"] if second % 10 else ["full"])
+    assert texts(states.of(NOW + 60, full)) == ["full"]
+    assert texts(states.of(NOW + 65, room)) == ["full most of the time for 5 s"]
+    assert texts(states.of(NOW + 70, full)) == ["full for 10 s"]
+    for second in range(75, 135, 5):
+        states.of(NOW + second, room)
+    assert texts(states.of(NOW + 140, room)) == ["open"]
 
 
 def test_what_matters_most_comes_first_and_a_late_schedule_is_told_once() -> None:

@@ -1,16 +1,17 @@
-"""`apressure requeue`: moves dead letters back to their queue."""
+"""`apressure requeue`: moves dead letters back to their queue, or to another one."""
 
 from __future__ import annotations
 
 import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from apressure.cli.asking import told
 from apressure.cli.commands.dead import Source, check_name, count, from_source, letters_of
+from apressure.cli.exits import UsageError
 from apressure.cli.letters import Error, Ids, Job, Rate, Since, Text, Until, complain_of, search_of
-from apressure.cli.options import Address, Common, Most, Progress, Timeout
+from apressure.cli.options import Address, Common, Most, Progress, Timeout, option
 from apressure.cli.running import Remains, execute
 from apressure.cli.show import answer
 from apressure.cli.streams.meter import Meter
@@ -22,18 +23,29 @@ _CHUNK: Final = 1000
 """How many dead letters are moved between two updates of the progress."""
 
 
+To = Annotated[
+    str | None, option("to", "Move them to this queue, of any kind.", "QUEUE", shown="the queue that they come from")
+]
+
+
 def requeue(
-    common: Common, queue: Address, source: Source = None, ids: Ids = None, error: Error = None, text: Text = None,
-    since: Since = None, until: Until = None, rate: Rate = None, most: Most = None, timeout: Timeout = None,
-    progress: Progress = None,
+    common: Common, queue: Address, source: Source = None, to: To = None, ids: Ids = None, error: Error = None,
+    text: Text = None, since: Since = None, until: Until = None, rate: Rate = None, most: Most = None,
+    timeout: Timeout = None, progress: Progress = None,
 ) -> None:  # fmt: skip
     """Move dead letters back to the end of their queue, the oldest first.
 
     The command moves the dead letters that exist when it starts, and waits while the queue is full. However it ends,
     each dead letter is in one of the two queues. If no dead letter has one of the ids, the others are moved, and the
     exit code is 1.
+
+    With `--to`, each is put into the other queue and then deleted here: if the command is killed in between, it is in
+    both.
     """
     address = common.read(queue)
+    target = None if to is None else common.read(to)
+    if target == address:
+        raise UsageError("--to is the queue that they come from: leave it out")
     search = search_of(ids, error, text, since, until)
     meter = Meter(f"requeue {address}", shown=os.isatty(2) if progress is None else progress)
     not_found: tuple[str, ...] = ()
@@ -44,7 +56,11 @@ def requeue(
         with meter:
             async with common.finder() as finder, finder.open(address) as opened:
                 left = await _count(finder, opened, address, source)
-                if search.everything and rate is None:
+                if target is not None:
+                    async with finder.open(target) as other:
+                        job = Job("move", search, where, rate, most, timeout, meter, other)
+                        not_found = await job.run(opened)
+                elif search.everything and rate is None:
                     moving = _Moving(opened.requeue, where, timeout, meter)
                     await moving.oldest(left if most is None else min(most, left))
                 else:
@@ -59,7 +75,11 @@ def requeue(
     letters = letters_of(address, source)
     origin = {} if letters is None else {"from": bare_name(letters)}
     missing = {"not_found": list(not_found)} if ids else {}
-    where = f"in {address}" if letters is None else f"from {bare_name(letters)} to {address}"
+    if target is not None:
+        where = f"from {address if letters is None else bare_name(letters)} to {target}"
+        origin["to"] = str(target)
+    else:
+        where = f"in {address}" if letters is None else f"from {bare_name(letters)} to {address}"
     answer(
         told(address, **origin, requeued=meter.messages, **missing),
         f"requeued {meter.messages} {where}",

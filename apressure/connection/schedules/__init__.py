@@ -9,7 +9,7 @@ from typing import Any, Final
 from apressure.connection.sender import Sender, script
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Script, Series
-from apressure.core.workers import Beside, told
+from apressure.core.workers import Beside, told_of
 
 _ROOM: Final = "apressure.connection.schedules"
 
@@ -58,10 +58,14 @@ class ServerSchedules:
         return now, records_of(flat)
 
     async def beside(self) -> Beside:
+        schedules, dedup_ids, *registered = await self.kept()
+        return Beside(schedules, dedup_ids, *told_of(registered))
+
+    async def kept(self) -> list[Any]:
+        """Return the same as the server tells it: see `lua/count.lua`."""
         keys = self._sender.keys
         call = script(_ROOM, "count").on((*self._key, keys.dedup, keys.workers))
-        schedules, dedup_ids, now, *flat = await self._sender.carry_out(call, [])
-        return Beside(schedules, dedup_ids, *told(now, zip(flat[::2], flat[1::2], strict=True)))
+        return await self._sender.carry_out(call, [])  # type: ignore[no-any-return]
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
         return bool(await self._run("write", [encoded(name), was or b"", becomes or b""]))

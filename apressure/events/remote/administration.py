@@ -19,7 +19,7 @@ from apressure.connection.wire.command import Argument
 from apressure.core.added_letters import Added
 from apressure.core.errors import closed
 from apressure.core.limits import UNLIMITED, Changes, arguments_of, read_limits
-from apressure.core.workers import Beside
+from apressure.core.workers import Beside, WaitingProducer, WorkerStatistics, told_of
 from apressure.events.engine.answers import Status
 from apressure.events.remote.connection import Attempts, Command, OkqClient, error_of, lacks, unknown
 from apressure.exceptions import QueueDoesNotExistError, ServerError, ServerTooOldError, UnsupportedError
@@ -239,8 +239,17 @@ class RemoteSchedules:
         return now, records_of(flat)
 
     async def beside(self) -> Beside:
-        count, _ = await self._commands.ask("QSCHEDULES", b"COUNT", ours=True)
-        return Beside(int(count), 0)
+        schedules, registered = await asyncio.gather(
+            self._commands.ask("QSCHEDULES", b"COUNT", ours=True), self._registered()
+        )
+        return Beside(int(schedules[0]), 0, *registered)
+
+    async def _registered(self) -> tuple[tuple[WorkerStatistics, ...], tuple[WaitingProducer, ...]]:
+        try:
+            told, _ = await self._commands.ask("QWORKERS", ours=True)
+        except ServerTooOldError:  # a server of ours from before this command
+            return (), ()
+        return told_of(told)
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
         done, _ = await self._commands.change("QSCHEDULE", encoded(name), was or b"", becomes or b"")

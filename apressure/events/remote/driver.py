@@ -28,6 +28,7 @@ from apressure.events.remote.commands import Commands, Popped
 from apressure.events.remote.connection import OkqClient
 from apressure.events.remote.delivery import RemoteEventDelivery
 from apressure.events.remote.notices import Notices
+from apressure.events.remote.registry import RemoteRegistry
 from apressure.exceptions import PressureError, Role, ServerTooOldError
 from apressure.items import Items, Progress
 
@@ -59,6 +60,7 @@ class OkqDriver(EventDriver[OkqClient, T]):
         super().__init__(client, owns_client, name, items, max_attempts)
         self.steps = Commands(client, name)
         self.waits = Notices(client.connection.node, [self.steps.queue])
+        self.registry = self.waits.backpressure.registry = RemoteRegistry(client, self.steps)
         self.counts = Counts()
         self.settler = OkqSettler(self, keep_errors and max_attempts is not None)
         self._busy: Counter[Role] = Counter()  # operations under way

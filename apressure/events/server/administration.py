@@ -9,9 +9,15 @@ import itertools
 from collections.abc import Sequence
 from typing import Final
 
+from apressure.concurrency.settle import raised
 from apressure.connection.schedules import encoded
+from apressure.connection.sender import soon
+from apressure.connection.workers import ServerRegistry
 from apressure.core.limits import Limits
 from apressure.core.occasions import checked_name
+from apressure.core.registration import Wish
+from apressure.core.registrations import KEPT_ASKED
+from apressure.core.workers import MAX_SIZE, Letter
 from apressure.events.engine.steps import MAX_EVENTS
 from apressure.events.server.arguments import chunks, claims_of, due_time, errors_of, limits_of, number, quoted, seconds
 from apressure.events.server.queues import ServedQueue
@@ -20,6 +26,9 @@ from apressure.exceptions import QueueClosedError, ServerError
 
 MAX_BOUND: Final = 10**12
 _MOST_LETTERS: Final = 1000
+_LETTERS: Final = (Letter.CANNOT, Letter.WORKS, Letter.PUTS)
+_LONGEST_NAME: Final = 255
+_WISHES: Final[dict[bytes, Wish]] = {b"DRAIN": "drain", b"STACK": "stack"}
 
 
 async def peek(queue: ServedQueue, *, newest: bool) -> Reply:
@@ -184,3 +193,29 @@ async def schedule(queue: ServedQueue, given: bytes, was: bytes, becomes: bytes,
     if not was or not becomes:
         raise ErrorReply("ERR an occasion needs the record before, and the record after that")
     return (await store.put(name, was, becomes, contents[0])).encode()
+
+
+# Those that work on the queue, and producers that wait for room.
+
+
+async def workers(queue: ServedQueue, *rest: bytes) -> Reply:
+    """QWORKERS queue [BEAT name letter record milliseconds | LEAVE name | ASK worker DRAIN|STACK]"""
+    registry = ServerRegistry(queue.steps)
+    match rest[:1], rest[1:]:
+        case (), ():
+            _, _, now, *registered = await queue.steps.schedules().kept()
+            pairs = zip(registered[::2], registered[1::2], strict=True)
+            return [now, *itertools.chain.from_iterable(pair for pair in pairs if pair[0])]
+        case (verb,), (name, letter, record, given) if verb.upper() == b"BEAT":
+            lasts = number(given, "milliseconds", KEPT_ASKED) / 1000
+            if letter not in _LETTERS or len(name) > _LONGEST_NAME or len(record) > MAX_SIZE:
+                raise ErrorReply("ERR a registration has the letter c, w or p, a name and a record that are not long")
+            return int(raised(await soon(lambda on_answer: registry.beat(name, letter, record, lasts, on_answer))))
+        case (verb,), (name,) if verb.upper() == b"LEAVE":
+            registry.leave(name)
+            return "OK"
+        case (verb,), (worker, what) if verb.upper() == b"ASK" and what.upper() in _WISHES:
+            return await registry.ask(worker, _WISHES[what.upper()])
+    raise ErrorReply(
+        "ERR syntax error: QWORKERS queue [BEAT name letter record milliseconds | LEAVE name | ASK worker DRAIN|STACK]"
+    )

@@ -245,6 +245,8 @@ class Commands:
             Command("QSCHEDULES queue [COUNT]", of(admin.schedules), "Shows or counts schedules, for programs"),
             Command("QSCHEDULE queue name was becomes [contents]", of(admin.schedule),
                     "Changes a schedule, and adds an event"),
+            Command("QWORKERS queue [BEAT | LEAVE | ASK ...]", of(admin.workers),
+                    "Shows, registers or asks those that work on a queue, for programs"),
             Command("PING [message]", lambda _, message="PONG": message, "Answers PONG, or the message", is_open=True),
             Command("ECHO message", lambda _, message: message, "Answers the message"),
             Command("SELECT 0", self._select, "Selects the only database"),

@@ -25,6 +25,7 @@ from apressure.core.registration import Registry
 from apressure.core.requests import Pressing, unanswered
 from apressure.core.taking import Take, Taken
 from apressure.core.waiting import Wait
+from apressure.core.workers import Beside
 from apressure.exceptions import (
     ClientClosedError,
     PressureError,
@@ -161,6 +162,10 @@ class Scripted(Engine):
     def waiting(self) -> tuple[int, int]:
         """How many tasks are putting, and how many are getting."""
         return sum(lane.waiting for lane in self._puts.values()), self._gets.waiting
+
+    async def kept_beside(self) -> Beside:
+        """Return what is kept beside the queue."""
+        return await self.steps.schedules().beside()
 
     def lane_of(self, put: Put, due: Due | None, token: bytes = b"", force: bool = False) -> PutLane:
         """Return the lane for a put: the queue's own, or, with a token, that of an exclusive producer's lease."""

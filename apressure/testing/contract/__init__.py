@@ -23,11 +23,11 @@ spent, `SpendContract`, and `CostContract` if its messages have costs; if those 
 `WorkersContract`, and `BackpressureContract` if producers that wait for room do.
 
 If it has every verb of `VERBS`, as the kinds of queue of apressure have, subclass `WholeContract`: it is these three,
-and `AddedLetterContract`, `DelayContract`, `ExpiryContract`, `ScheduleContract`, `HistoryContract`, `VerbContract`,
-`BoundContract` (the bound changes), `BrowseContract` (which shows what is in the queue, page by page),
-`ArgumentContract`, `DeadlineContract`, `CancellationContract` (at every await) and `EndContract` (the queue is closed,
-or deleted, at every await of another operation). With a fixture `frozen` that returns a block in which your server
-answers nothing, `FrozenContract` tests that `deadline=` holds then.
+and `AddedLetterContract`, `MovedLetterContract`, `DelayContract`, `ExpiryContract`, `ScheduleContract`,
+`HistoryContract`, `VerbContract`, `BoundContract` (the bound changes), `BrowseContract` (which shows what is in the
+queue, page by page), `ArgumentContract`, `DeadlineContract`, `CancellationContract` (at every await) and `EndContract`
+(the queue is closed, or deleted, at every await of another operation). With a fixture `frozen` that returns a block in
+which your server answers nothing, `FrozenContract` tests that `deadline=` holds then.
 """
 
 from apressure.testing.contract.arguments import ArgumentContract
@@ -36,7 +36,7 @@ from apressure.testing.contract.bounds import BoundContract
 from apressure.testing.contract.browsing import BrowseContract
 from apressure.testing.contract.cancellation import CancellationContract
 from apressure.testing.contract.costs import CostContract, SpendContract
-from apressure.testing.contract.dead_letters import AddedLetterContract, DeadLetterContract
+from apressure.testing.contract.dead_letters import AddedLetterContract, DeadLetterContract, MovedLetterContract
 from apressure.testing.contract.deadlines import DeadlineContract
 from apressure.testing.contract.dedup import DedupContract, DedupUntilDoneContract
 from apressure.testing.contract.delays import DelayContract
@@ -60,14 +60,15 @@ __all__ = [
     "BrowseContract", "CancellationContract",
     "CostContract", "DeadLetterContract", "DeadlineContract", "DedupContract", "DedupUntilDoneContract",
     "DelayContract", "EndContract", "ExpiryContract", "FrozenContract", "HistoryContract", "KeyContract",
-    "LimitContract", "Opener", "PauseContract", "QueueContract", "RequestContract", "ScheduleContract",
-    "SpendContract", "VerbContract", "WholeContract", "WorkersContract", "begun", "drained", "fails", "in_time",
+    "LimitContract", "MovedLetterContract", "Opener", "PauseContract", "QueueContract", "RequestContract",
+    "ScheduleContract", "SpendContract", "VerbContract", "WholeContract", "WorkersContract", "begun", "drained",
+    "fails", "in_time",
 ]  # fmt: skip
 
 
 class WholeContract(
-    QueueContract, DeadLetterContract, AddedLetterContract, PauseContract, DelayContract, ExpiryContract,
-    ScheduleContract, HistoryContract, VerbContract, BoundContract, BrowseContract, ArgumentContract, DeadlineContract,
-    CancellationContract, EndContract,
+    QueueContract, DeadLetterContract, AddedLetterContract, MovedLetterContract, PauseContract, DelayContract,
+    ExpiryContract, ScheduleContract, HistoryContract, VerbContract, BoundContract, BrowseContract, ArgumentContract,
+    DeadlineContract, CancellationContract, EndContract,
 ):  # fmt: skip
     """The tests that every kind of queue of apressure passes."""

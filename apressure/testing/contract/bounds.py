@@ -47,6 +47,25 @@ class BoundContract:
         await in_time(asyncio.gather(*putting))
         assert sorted(await drained(queue)) == ITEMS[1:3]
 
+    async def test_its_statistics_say_for_how_many_there_is_room(self, open_queue: Opener) -> None:
+        queue = await open_queue()
+        await queue.create(bound=4)
+        await queue.put_many(ITEMS[:3])
+        await queue.put(ITEMS[3], delay=3600)
+        assert (await queue.statistics()).room == 0
+        await fails(QueueFullError, queue.put_nowait(b"x"))
+        delivery = await in_time(queue.receive())
+        room = (await queue.statistics()).room  # of a directory, none: what is in flight counts
+        for item in ITEMS[4 : 4 + room]:
+            await queue.put_nowait(item)
+        await fails(QueueFullError, queue.put_nowait(b"x"))
+        await delivery.ack()
+        assert (await queue.statistics()).room == 1 - room
+        await queue.set_bound(2)
+        assert (await queue.statistics()).room == 0
+        await queue.set_bound(0)
+        assert (await queue.statistics()).room is None
+
     async def test_a_lower_bound_loses_nothing(self, open_queue: Opener) -> None:
         queue, other = await open_queue(), await open_queue()
         await queue.create()

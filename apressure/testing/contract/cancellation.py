@@ -221,7 +221,7 @@ class CancellationContract:
         ours = {
             "put", "put_nowait", "put_many", "get", "get_nowait", "get_many", "receive", "receive_many", "create",
             "close", "delete", "purge", "pause", "resume", "requeue", "discard", "add_dead_letters", "set_bound",
-            "promote", *LOOKS,
+            "promote", "move_dead_letters", *LOOKS,
         }  # fmt: skip
         assert ours == {verb for verb, arguments in VERBS.items() if "deadline" in arguments}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -13,7 +14,12 @@ from typing import Any, cast
 from apressure import Backoff, serve
 from apressure.core.searching import DeadLetterPage, DeadLetterSearch
 from apressure.dead_letters import DeadLetter, Failure
+from apressure.exceptions import QueueClosedError, QueueFullError
+from apressure.testing.contract.cancellation import cancelled
+from apressure.testing.contract.interrupting import cancel, cancel_at_answer
 from apressure.testing.contract.steps import ITEMS, Opener, drained, fails, in_time
+from apressure.testing.memory.queue import MemoryQueue
+from apressure.testing.memory.server import MemoryServer
 
 
 class DeadLetterContract:
@@ -152,6 +158,60 @@ class DeadLetterContract:
         assert await queue.dead_letters() == []
         assert len(await drained(queue)) == 8 - outcomes[2]
         assert await queue.qsize() == 0
+
+
+class MovedLetterContract:
+    """Dead letters move into another queue of any kind."""
+
+    async def test_dead_letters_move_into_another_queue_and_from_one(self, open_queue: Opener) -> None:
+        queue = await open_queue(max_attempts=1)
+        await queue.create()
+        await die(queue, ITEMS[:4], ["broken"] * 4)
+        first, second, third, fourth = await queue.dead_letters()
+        async with MemoryQueue("other", server=MemoryServer(), max_attempts=1) as other:
+            await other.create(bound=3)
+            done = await queue.move_dead_letters(other, [third, first.id, "none"])
+            assert (done, done.not_found) == (2, ("none",))
+            assert sorted(await drained(other)) == [ITEMS[0], ITEMS[2]]
+            assert await queue.dead_letters() == [second, fourth]
+            again = await queue.move_dead_letters(other, [third.id, first])
+            assert (again, again.not_found) == (0, (third.id, first.id))
+            assert await other.qsize() == 0
+            await other.put_many(ITEMS[5:7])
+            error: Any = await fails(QueueFullError, queue.move_dead_letters(other, [second, fourth], timeout=0.05))
+            assert error.accepted == 1
+            assert await queue.dead_letters() == [fourth]
+            assert await drained(other) == [*ITEMS[5:7], ITEMS[1]]
+            await die(other, ITEMS[7:9], ["broken"] * 2)
+            assert await other.move_dead_letters(queue, await other.dead_letters()) == 2
+            assert await other.dead_letters() == []
+            assert await drained(queue) == ITEMS[7:9]
+            await fails(ValueError, queue.move_dead_letters(queue, [fourth]))
+            await fails(TypeError, queue.move_dead_letters("other", [fourth]))
+            await queue.close()
+            await die(other, ITEMS[9:], ["broken"])
+            letters = await other.dead_letters()
+            await fails(QueueClosedError, other.move_dead_letters(queue, letters))
+            assert await other.dead_letters() == letters
+            assert await queue.move_dead_letters(other, [fourth]) == 1
+
+    async def test_a_cancelled_move_leaves_each_here_or_there_or_in_both(self, open_queue: Opener) -> None:
+        queue = await open_queue(max_attempts=1)
+        await queue.create()
+        for number, how in itertools.product(range(100), (cancel, cancel_at_answer)):
+            await die(queue, ITEMS[:2], ["broken"] * 2)
+            async with MemoryQueue("other", server=MemoryServer()) as other:
+                await other.create()
+                letters = await queue.dead_letters()
+                reached, moved = await cancelled(queue.move_dead_letters(other, letters), number, how)
+                assert moved == (None if reached else 2)
+                there = await drained(other)
+            here = [one.raw for one in await queue.dead_letters()]
+            assert {*here, *there} == {*ITEMS[:2]}
+            assert len(here) + len(there) <= 3  # the one on its way may be in both
+            await queue.discard(await queue.dead_letters())
+            if not reached:
+                return
 
 
 class AddedLetterContract:

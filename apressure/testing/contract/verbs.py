@@ -7,6 +7,8 @@ import math
 from typing import Any, Final
 
 from apressure.dead_letters import DeadLetter
+from apressure.testing.memory.queue import MemoryQueue
+from apressure.testing.memory.server import MemoryServer
 
 _MANY: Final = "delay=None, at=None, expires=None, key=None, cost=1"
 _TERMS: Final = f"{_MANY}, dedup_id=None, dedup_window=None, replace=False, deadline=None"
@@ -46,6 +48,7 @@ VERBS: Final = {
     "add_dead_letters": "(letters, *, deadline=None)",
     "find_dead_letters": "(search=None, *, cursor=None, look=500, deadline=None)",
     "discard": "(ids, timeout=None, *, deadline=None)",
+    "move_dead_letters": "(target, ids, timeout=None, *, deadline=None)",
     "requeue": "(max_items=None, timeout=None, *, ids=None, deadline=None)",
 }
 """The verbs and their arguments. Each that asks the server or the disk takes `deadline=`."""
@@ -59,6 +62,7 @@ LOOKS: Final = (
 VALID: Final[dict[str, dict[str, Any]]] = {
     "put": {"item": b"1"}, "put_nowait": {"item": b"1"}, "put_many": {"items": [b"1"]}, "get_many": {"max_items": 1},
     "receive_many": {"max_items": 1}, "set_bound": {"bound": 1}, "discard": {"ids": ("none",)},
+    "move_dead_letters": {"target": MemoryQueue("other", server=MemoryServer()), "ids": ("none",)},
     "add_dead_letters": {"letters": [DeadLetter("a", b"1", 1, None, None, bytes)]},
 }  # fmt: skip
 """What a verb needs."""
@@ -119,6 +123,7 @@ BAD: Final[dict[str, list[Refused]]] = {
         (b"1", TypeError, "put_many takes an iterable of items, not bytes: use put for one item"),
         ([1], TypeError, ""),
     ],
+    "target": [("other", TypeError, "target must be a queue, not str")],
     "letters": [([b"1"], TypeError, "add_dead_letters takes DeadLetters, not bytes")],
     "ids": [
         ("1", TypeError, "ids must be "),

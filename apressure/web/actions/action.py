@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple
 
+from apressure import queue_addresses
 from apressure.core.searching import DeadLetterSearch
 from apressure.monitor.monitor import Monitor, Seen
 from apressure.web.jobs import Jobs
@@ -35,6 +36,7 @@ class Field(NamedTuple):
         kind: `number`, `text`, `long` or `choice`.
         optional: It may be left empty.
         choices: Of a choice, what can be chosen: what is sent, and what it is called.
+        of_many: It is about many dead letters, so it is not asked for a certain one.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Field(NamedTuple):
     kind: str = "number"
     optional: bool = False
     choices: tuple[tuple[str, str], ...] = ()
+    of_many: bool = False
 
 
 class Asking(NamedTuple):
@@ -126,3 +129,16 @@ def number(typed: Typed, name: str) -> float:
         return float(typed.get(name, ""))
     except ValueError:
         raise WrongFormError(f"{typed.get(name, '')[:40]!r} is not a number.") from None
+
+
+def watched(asking: Asking, text: str) -> Seen:
+    """Return the queue whose address was typed in."""
+    try:
+        found = asking.monitor.find(queue_addresses.read(text.strip()), asking.seen.server)
+    except (TypeError, ValueError):
+        found = None
+    if found is None:
+        raise WrongFormError(
+            "The page does not watch this queue. Nothing was put. Write the address as the list of queues has it."
+        )
+    return found

@@ -8,7 +8,19 @@ from typing import Final
 
 from apressure.core.searching import DeadLetterSearch
 from apressure.monitor import bulk
-from apressure.web.actions.action import DEADLINE, TIMEOUT, Action, Asking, Field, Typed, WrongFormError, number, said
+from apressure.monitor.monitor import Seen
+from apressure.web.actions.action import (
+    DEADLINE,
+    TIMEOUT,
+    Action,
+    Asking,
+    Field,
+    Typed,
+    WrongFormError,
+    number,
+    said,
+    watched,
+)
 from apressure.web.jobs import NoJobError, told
 
 _COUNTED: Final = 5000
@@ -17,11 +29,12 @@ _COUNTED: Final = 5000
 _ALIKE: Final = " Dead letters with the same content and without a reason share an id: all of them are meant."
 
 
-def _on_letters(work: bulk.Work, would: str, one: str, did: str) -> Action:
+def _on_letters(work: bulk.Work, label: str, would: str, one: str, did: str) -> Action:
     """Return an action on one dead letter, on those that were chosen, or on those that a search finds.
 
     Args:
         work: What is done with them.
+        label: What its button says.
         would: The question, with the number of dead letters and the queue.
         one: The question for one, with its id.
         did: What was done with one.
@@ -41,8 +54,11 @@ def _on_letters(work: bulk.Work, would: str, one: str, did: str) -> Action:
         return text
 
     async def do(asking: Asking, typed: Typed) -> str:
+        target = watched(asking, typed.get("queue", "")) if work == "move" else None
+        if target is not None and target.queue is asking.seen.queue:
+            raise WrongFormError("This is the queue that they come from. Requeue them instead.")
         if asking.id:
-            done = await _one(asking, work)
+            done = await _one(asking, work, target)
             return f"{int(done):,} {did}." if done else "There is no such dead letter any more."
         if (bool(asking.search.ids), bool(asking.handles), typed.get("all") == "1").count(True) != 1:
             raise WrongFormError(
@@ -53,22 +69,25 @@ def _on_letters(work: bulk.Work, would: str, one: str, did: str) -> Action:
         if rate is not None and not 0 < rate < math.inf:
             raise WrongFormError("The rate must be more than 0.")
         try:
-            job = asking.jobs.begin(asking.seen, work, asking.search, asking.handles, rate, asking.who)
+            job = asking.jobs.begin(asking.seen, work, asking.search, asking.handles, rate, asking.who, target)
         except NoJobError as error:
             raise WrongFormError(str(error)) from None
         return f"The job {job.id} has begun. It goes on when you leave the page."
 
-    label = "Requeue dead letters" if work == "requeue" else "Delete dead letters"
-    rate = Field("rate", "At most so many a second", optional=True)
-    return Action(label, question, do, (rate,), view="letters")
+    where = (Field("queue", "Address of the other queue", "text"),) if work == "move" else ()
+    rate = Field("rate", "At most so many a second", optional=True, of_many=True)
+    return Action(label, question, do, (*where, rate), view="letters")
 
 
-async def _one(asking: Asking, work: bulk.Work) -> int:
+async def _one(asking: Asking, work: bulk.Work, target: Seen | None) -> int:
     """Move or delete the dead letter with an id, and with a handle if there is one; return how many."""
     if not asking.handles:
-        return int(await getattr(asking.seen.queue, work)(ids=[asking.id], timeout=TIMEOUT, deadline=DEADLINE))
+        act = bulk.act_of(asking.seen.queue, work, target and target.queue)
+        return int(await act(ids=[asking.id], timeout=TIMEOUT, deadline=DEADLINE))
     search = DeadLetterSearch(ids=[asking.id])
-    exactly = bulk.Bulk(asking.seen.queue, work, search, handles=asking.handles, timeout=TIMEOUT)
+    exactly = bulk.Bulk(
+        asking.seen.queue, work, search, handles=asking.handles, timeout=TIMEOUT, target=target and target.queue
+    )
     async with asyncio.timeout(DEADLINE):
         await exactly.run()
     return exactly.done
@@ -84,11 +103,19 @@ async def _stop(asking: Asking, _: Typed) -> str:
 
 LETTERS: Final[dict[str, Action]] = {
     "requeue": _on_letters(
-        "requeue", "Move {count} dead letters of {queue} back to the end of the queue? Their attempts start anew.",
+        "requeue", "Requeue dead letters",
+        "Move {count} dead letters of {queue} back to the end of the queue? Their attempts start anew.",
         "Move the dead letter {id} of {queue} back to the end of the queue?", "moved back",
     ),
+    "move": _on_letters(
+        "move", "Move dead letters",
+        "Move {count} dead letters of {queue} to the end of another queue? Their attempts start anew. If the page is "
+        "killed meanwhile, one may be in both.",
+        "Move the dead letter {id} of {queue} to the end of another queue?", "moved",
+    ),
     "discard": _on_letters(
-        "discard", "Delete {count} dead letters of {queue}? They are lost.",
+        "discard", "Delete dead letters",
+        "Delete {count} dead letters of {queue}? They are lost.",
         "Delete the dead letter {id} of {queue}? It is lost.", "deleted",
     ),
     "stop": Action(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from apressure import queue_addresses
 from apressure.exceptions import TaskError
-from apressure.monitor.monitor import Seen
-from apressure.web.actions.action import DEADLINE, TIMEOUT, Action, Asking, Field, Typed, WrongFormError, said
+from apressure.web.actions.action import DEADLINE, TIMEOUT, Action, Asking, Field, Typed, WrongFormError, said, watched
 
 
 async def _copy(asking: Asking, typed: Typed) -> str:
@@ -16,22 +14,9 @@ async def _copy(asking: Asking, typed: Typed) -> str:
         item = bytes.fromhex(text) if typed.get("format") == "hex" else text.encode()
     except ValueError:
         raise WrongFormError("This is not hex: write pairs of the digits 0-9 and a-f.") from None
-    target = _watched(asking, typed["queue"]) if typed.get("queue") else asking.seen
+    target = watched(asking, typed["queue"]) if typed.get("queue") else asking.seen
     await target.queue.put(item, timeout=TIMEOUT, deadline=DEADLINE)
     return f"A message of {len(item):,} bytes was put into {target.address}. The original stays."
-
-
-def _watched(asking: Asking, text: str) -> Seen:
-    """Return the queue that somebody has typed in."""
-    try:
-        found = asking.monitor.find(queue_addresses.read(text.strip()), asking.seen.server)
-    except (TypeError, ValueError):
-        found = None
-    if found is None:
-        raise WrongFormError(
-            "The page does not watch this queue. Nothing was put. Write the address as the list of queues has it."
-        )
-    return found
 
 
 async def _promotion(asking: Asking) -> str:

@@ -63,7 +63,8 @@ async def change(asked: Asked, identity: Identity, typed: Form | None) -> Page:
     where = {} if chosen or handles else {name: text for name, text in asked.searched.items() if name != "id"}
     view = ("messages" if asked.place.get("place") else "letters") if action.copies else action.view
     more = {
-        "fields": () if asking.id and action.view == "letters" else action.fields, "chosen": chosen, "handles": handles,
+        "fields": [field for field in action.fields if not (field.of_many and asking.id)], "chosen": chosen,
+        "handles": handles,
         "typed": values, "all": action.view == "letters" and not (asking.id or chosen or handles), "view": view,
         "where": {**where, **asked.place},
     }  # fmt: skip

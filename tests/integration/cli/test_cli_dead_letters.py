@@ -59,6 +59,15 @@ def test_requeue_names_the_queue_when_it_gets_the_dead_letter_queue(cli: Command
     assert cli("requeue", queue, "--max", "1").stdout == b"requeued 1 from orders:dead to orders\n"
 
 
+def test_requeue_moves_into_another_queue(cli: Commands, queue: str) -> None:
+    said = cli("requeue", queue, "--to", "events:late", "--max", "2", "--json").stdout
+    assert json.loads(said) == {"name": "orders", "from": "orders:dead", "to": "events:late", "requeued": 2}
+    assert cli("requeue", queue, "--to", "events:late").stdout == b"requeued 3 from orders:dead to events:late\n"
+    assert cli("get", "events:late", "--no-follow").stdout == b"0\n1\n2\n3\n4\n"
+    assert b"--to is the queue that they come from" in cli("requeue", queue, "--to", queue, code=2).stderr
+    cli("requeue", queue, "--to", "x" * 5000, code=2)
+
+
 def test_requeue_waits_for_room(cli: Commands, queue: str) -> None:
     with cli.running("requeue", queue, "--json") as process:
         got: list[bytes] = []

@@ -67,6 +67,12 @@ async def test_events_that_fail_too_often(wire: Wire) -> None:
     await wire("QDELETE", "foo")
 
 
+_NO_REGISTRATION = "ERR a registration has the letter c, w or p, a name and a record that are not long"
+_QWORKERS = (
+    "ERR syntax error: QWORKERS queue [BEAT name letter record milliseconds | LEAVE name | ASK worker DRAIN|STACK]"
+)
+
+
 @pytest.mark.parametrize(
     ("command", "error"),
     [
@@ -80,6 +86,16 @@ async def test_events_that_fail_too_often(wire: Wire) -> None:
         ("QSCHEDULE foo", "ERR missing args"),
         ("QSCHEDULE foo \x07 a b", "ERR a schedule's name must have 1 to 200 printable characters, not '\\x07'"),
         ("QSCHEDULE foo a  b contents", "ERR an occasion needs the record before, and the record after that"),
+        ("QWORKERS foo BEAT one/1 x {} 1000", _NO_REGISTRATION),
+        (f"QWORKERS foo BEAT one/1 w {'x' * 4097} 1000", _NO_REGISTRATION),
+        (f"QWORKERS foo BEAT {'x' * 256} w {{}} 1000", _NO_REGISTRATION),
+        (
+            "QWORKERS foo BEAT one/1 w {} 60001",
+            'ERR bad milliseconds value: "60001" is not a whole number between 1 and 60000',
+        ),
+        ("QWORKERS foo ASK one SING", _QWORKERS),
+        ("QWORKERS foo BEAT one/1", _QWORKERS),
+        ("QWORKERS foo LIST", _QWORKERS),
         ("QCLOSE a}b", "ERR a queue's name must not contain '}', which ends the name in its keys"),
     ],
 )
@@ -110,6 +126,22 @@ async def test_schedules_in_its_words(wire: Wire, db: redis.Redis) -> None:
     assert await wire("QSCHEDULE", "foo", "tick", "second", "") == 1
     assert await wire("QSCHEDULES", "foo", "COUNT") == 0
     assert await wire("QDELETE", "foo") == b"OK"
+
+
+async def test_workers_in_its_words(wire: Wire, db: redis.Redis) -> None:
+    assert (await wire("QWORKERS", "foo"))[1:] == []
+    assert await wire("QWORKERS", "foo", "BEAT", "one/1", "w", "{}", 60000) == 0
+    now, name, value = await wire("QWORKERS", "foo")
+    assert abs(now / 1000 - time.time()) < 60
+    ends, written, letter, record = value.split()
+    assert (name, int(ends) - int(written), letter, record) == (b"one/1", 60000, b"w", b"{}")
+    assert db.hget("apressure:queue:{foo}:workers", "one/1") == value
+    assert await wire("QWORKERS", "foo", "ASK", "other", "DRAIN") == 0
+    assert await wire("qworkers", "foo", "ask", "one", "drain") == 1
+    assert await wire("QWORKERS", "foo", "ASK", "one", "STACK") == 1
+    assert await wire("QWORKERS", "foo", "BEAT", "one/1", "w", "{}", 60000) == 3
+    assert await wire("QWORKERS", "foo", "LEAVE", "one/1") == b"OK"
+    assert (await wire("QWORKERS", "foo"))[1:] == []
 
 
 async def test_a_queue_that_was_flushed_and_is_deleted_leaves_no_schedules(wire: Wire, db: redis.Redis) -> None:

@@ -26,7 +26,8 @@ from tests.vsqs import Vsqs
 
 @pytest.fixture(autouse=True)
 def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backpressure, "PATIENCE", QUICK)
+    for name in ("PATIENCE", "BEAT", "SPREAD", "CHANGED"):
+        monkeypatch.setattr(backpressure, name, QUICK)
     monkeypatch.setattr(registration, "BEAT", QUICK)
     monkeypatch.setattr(registration, "FIRST", QUICK / 2)
 
@@ -42,6 +43,7 @@ from apressure.core import backpressure, registration
 
 registration.FIRST = backpressure.PATIENCE = 0.05
 registration.BEAT, registration.LASTS = 0.2, 2.0
+backpressure.BEAT, backpressure.SPREAD, backpressure.LASTS = 0.1, 0.1, 2.0
 
 async def handle(item):
     await asyncio.sleep(3600)

@@ -198,7 +198,7 @@ async def test_the_watch_is_kept_for_those_in_line_and_only_for_them(
 async def test_many_idle_queues_cost_two_commands_a_round_and_no_write(
     open_queue: Opener, db: redis.Redis, client: Client, wait: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backpressure, "PATIENCE", 3600.0)  # puts that wait tell so every five seconds: not of this test
+    monkeypatch.setattr(backpressure, "PATIENCE", 3600.0)  # that puts wait is told, too: not of this test
     queues = [AsyncQueue[bytes](f"jobs-{number}", client=client) for number in range(150)]
     tasks = []
     for queue in queues:

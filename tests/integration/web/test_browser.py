@@ -20,10 +20,12 @@ from selenium.webdriver.support.select import Select
 
 from apressure import AsyncQueue, Client, EventQueue, TaskQueue
 from apressure.core.history import Minute
+from apressure.core.workers import encode
 from tests.integration.commands import wait_until
 from tests.integration.spark.conftest import jobs as jobs  # noqa: PLC0414 (a fixture)
 from tests.integration.spark.support import Jobs, seal, texts
 from tests.integration.web.browser import Served, complaints, do, emulate, links, loaded, problems, text_of
+from tests.integration.workers.support import beat, record_of
 
 pytestmark = [
     pytest.mark.parametrize("server", ["valkey"], indirect=True),  # nothing of this depends on the server
@@ -233,6 +235,45 @@ def test_operators_change_limits_and_repair_with_a_browser(
     chromium.find_element(By.ID, "most").send_keys("3")
     Select(chromium.find_element(By.ID, "order")).select_by_visible_text("what came first")
     send("Limit each key", "It hands out 3 of a key.")
+
+
+def test_operators_do_everything_else_with_a_browser(
+    chromium: WebDriver, serve: Callable[..., Served], url: str
+) -> None:
+    async def work(client: Client) -> None:
+        await fill(client)
+        await beat(EventQueue[bytes]("paused", client=client), b"far-7/1", encode(record_of()))
+
+    do(url, work)
+    page = str(serve("--allow-actions"))
+    loaded(chromium, page, "4 queues")
+    loaded(chromium, f"{page}queue?at=events:paused", "far-7")
+    forms = {re.findall(r"what=(\w+)", link)[0]: link for link in links(chromium, "what=")}
+
+    def act(what: str, asks: str, says: str, **typed: str) -> None:
+        chromium.get(forms[what])
+        wait_until(lambda: asks in text_of(chromium))
+        assert problems(chromium) == []
+        for name, text in typed.items():
+            chromium.find_element(By.ID, name).send_keys(text)
+        chromium.find_element(By.CSS_SELECTOR, "form.action button").click()
+        wait_until(lambda: says in text_of(chromium))
+        assert problems(chromium) == []
+        assert len(complaints(chromium)) == ("Nothing" in says)  # the browser complains of the status 409
+
+    act("resume", "Resume events:paused?", "It is resumed.")
+    act("hold", "Hand out nothing", "It hands out nothing for 60 s.", seconds="60")
+    act("rate", "Now: ", "It hands out 5 in 2 s.", count="5", per="2")
+    act("concurrency", "may be in flight?", "At most 3", most="3")
+    act("put", "Put an item", "An item of 5 bytes was put.", item="hello")
+    act("pause", "1 wait", "It is paused.")
+    act("stack", "Ask the worker far-7", "It tells its stack")
+    act("drain", "Drain the worker far-7", "It drains.")
+    act("purge", "1 messages", "1 deleted.")
+    act("close", "It takes no more messages.", "It is closed.")
+    act("delete", "They are lost.", "Nothing was deleted.", name="another")
+    act("delete", "They are lost.", "It is deleted.", name="events:paused")
+    loaded(chromium, page, "3 queues")
 
 
 def test_operators_give_back_what_the_dead_have_with_a_browser(

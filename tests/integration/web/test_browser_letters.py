@@ -98,6 +98,43 @@ def test_dead_letters_are_searched_and_requeued_by_a_job(
     check(chromium)
 
 
+def test_chosen_dead_letters_move_into_another_queue(
+    chromium: WebDriver, serve: Callable[..., Served], url: str
+) -> None:
+    async def fill_two(client: Client) -> None:
+        await fill(client)
+        await EventQueue[bytes]("late", client=client).create()
+
+    def late() -> int:
+        async def look() -> int:
+            async with Client(url) as client:
+                return await EventQueue[bytes]("late", client=client).qsize()
+
+        return asyncio.run(look())
+
+    do(url, fill_two)
+    page = str(serve("--show-bodies", "--allow-actions"))
+    loaded(chromium, page, "2 queues")
+    complaints(chromium)
+    press(chromium, HOSTILE[:5])
+    press(chromium, "Dead letters")
+    wait_until(lambda: "6 found" in text_of(chromium))
+    chromium.execute_script(
+        "[...document.querySelectorAll('input[name=letter]')].slice(0, 2).forEach((one) => one.click())"
+    )
+    press(chromium, "Move the chosen ones")
+    wait_until(lambda: "Move the 2 chosen dead letters" in text_of(chromium))
+    check(chromium)
+    chromium.find_element(By.ID, "queue").send_keys("events:late")
+    press(chromium, "Move dead letters")
+    wait_until(lambda: "has begun" in text_of(chromium))
+    check(chromium)
+    wait_until(lambda: (sizes(url), late()) == ((0, 4), 2))
+    chromium.get(f"{page}jobs")
+    wait_until(lambda: "move to events:late" in text_of(chromium))
+    check(chromium)
+
+
 def test_what_is_marked_while_the_page_is_loaded_stays_marked(
     chromium: WebDriver, serve: Callable[..., Served], url: str
 ) -> None:

@@ -130,6 +130,38 @@ async def test_all_that_fit_are_requeued_or_deleted(
     assert "secret" not in caplog.text
 
 
+async def test_they_move_into_another_queue(
+    open_page: OpenPage, clicks: EventQueue[bytes], client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="apressure")
+    late = AsyncQueue[bytes]("late", client=client)
+    await late.create()
+    page = await open_page("events:clicks", "late", allow_actions=True)
+    await shown(page, 2)
+    assert "Move 3 dead letters" in (asked := (await page.get(act("move", error="large"))).text)
+    assert 'name="queue"' in asked
+    assert "has begun" in (await do(page, act("move", error="large"), queue="late", rate="1000")).text
+    (job,) = await ended(page)
+    assert (job["work"], job["to"], job["state"], job["done"], job["gone"]) == ("move", "late", "done", 3, 0)
+    assert "move to late" in (await page.get("/jobs")).text
+    assert await late.get_many(9) == [b"secret-0", b"secret-2", b"secret-4"]
+    form = await page.get("/queue/letters?at=events:clicks")
+    link = html.unescape(re.findall(r'href="([^"]*what=move&amp;id=[^"]*)"', form.text)[0])
+    assert 'name="rate"' not in (one := (await page.get(link)).text)
+    assert 'name="queue"' in one
+    assert "1 moved." in (await do(page, link, queue="late")).text
+    assert "no such dead letter" in (await do(page, link, queue="late")).text
+    assert await late.get_many(9) == [b"secret-1"]
+    handle = re.findall(r'name="letter" value="([^"]+)"', form.text)[1]
+    await page.post(act("move"), data={"csrf": csrf(form), "letter": handle, "queue": "late"})
+    assert (await ended(page, 2))[0]["done"] == 1
+    assert await late.get_many(9) == [b"secret-3"]
+    for wrong in ("", "orders", "events:clicks", "<b>"):
+        assert (await do(page, act("move"), queue=wrong)).status_code == 409
+    assert [letter.item for letter in await clicks.dead_letters()] == [b"secret-5"]
+    assert {getattr(one, "operation", "move") for one in caplog.records} == {"move"}
+
+
 async def test_those_that_were_chosen_are_requeued_or_deleted(open_page: OpenPage, clicks: EventQueue[bytes]) -> None:
     odd = "a%41&\n\udcff<"  # an id may be anything
     await clicks.put(b"odd", id=odd)

@@ -9,19 +9,22 @@ step by step. Only scripts survive that. Leases, and repeats after a lost reply,
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NoReturn
 
 from apressure import validation
 from apressure.concurrency.settle import note_sent
 from apressure.connection.client import Client
+from apressure.core.backpressure import WaitingPuts
 from apressure.core.browsing import MOST_READ, Asked, Found, Seen
 from apressure.core.counts import Counts
 from apressure.core.due import Due
 from apressure.core.errors import closed
 from apressure.core.limits import Changes
 from apressure.core.waiting import Wait
+from apressure.core.workers import Beside
 from apressure.exceptions import (
     ROLES,
     PermissionDeniedError,
@@ -37,6 +40,7 @@ from apressure.pressure.engine.answers import collides, missing
 from apressure.pressure.engine.batching import MAX_MESSAGES, Put
 from apressure.pressure.engine.engine import Engine
 from apressure.pressure.engine.keys import Keys
+from apressure.pressure.engine.plain.registry import PlainRegistry
 from apressure.pressure.engine.plain.role_lock import Interrupted, OwnConnections, RoleLine, RoleLock
 from apressure.pressure.engine.waits import Waits
 
@@ -55,6 +59,10 @@ class Plain(Engine):
         self._connections = OwnConnections(client, connection)
         self._producer, self._consumer = [RoleLine(role, self._connections, keys, name) for role in ROLES]
         self.waits = Waits(connection.node, keys, lambda _: None, lambda *_: None)  # nothing is claimed here
+        self.registry: PlainRegistry = PlainRegistry(client, keys)
+        self.waits.backpressure.registry = self.registry
+        self._puts: dict[Put, None] = {}  # the first of them has its turn
+        self._is_full = False
 
     def scripted(self, what: str) -> NoReturn:
         self.check()
@@ -64,6 +72,20 @@ class Plain(Engine):
     def waiting(self) -> tuple[int, int]:
         """How many tasks are putting, and how many are getting."""
         return self._producer.waiting, self._consumer.waiting
+
+    @property
+    def for_room(self) -> WaitingPuts | None:
+        """The puts that wait, if the one whose turn it is waits for room."""
+        if not self._is_full:
+            return None
+        now = asyncio.get_running_loop().time()
+        for put in self._puts:
+            put.since = put.since or now
+        return WaitingPuts(len(self._puts), min(put.since or now for put in self._puts))
+
+    async def kept_beside(self) -> Beside:
+        """Return what is kept beside the queue."""
+        return await self.registry.beside()
 
     async def create(self, bound: int) -> bool:
         for key in self.keys.collisions():
@@ -143,15 +165,18 @@ class Plain(Engine):
                 if role_lock.interrupted:
                     raise Interrupted
                 async with role_lock:
-                    await self._put_one(role_lock, put.items[put.done], force, put.done)
+                    await self._put_one(role_lock, put, force)
                     put.done += 1
                     self.counts.put_count += 1
 
+        self._puts[put] = None
         try:
             await self._producer.run(one, timeout, Wait("full"))
         except PressureError as error:
             error.accepted = put.done
             raise
+        finally:
+            del self._puts[put]
 
     async def get(self, max_items: int, timeout: float | None) -> list[bytes]:
         async def some(role_lock: RoleLock) -> list[bytes]:
@@ -233,14 +258,14 @@ class Plain(Engine):
         with contextlib.suppress(PermissionDeniedError):
             await self._ask(b"DEL", *self.keys.ours)
 
-    async def _put_one(self, role_lock: RoleLock, message: bytes, force: bool, done: int) -> None:
-        keys = self.keys
+    async def _put_one(self, role_lock: RoleLock, put: Put, force: bool) -> None:
+        keys, message, done = self.keys, put.items[put.done], put.done
         if await role_lock.ask(b"EXISTS", keys.closed):
             raise closed(self.name)
         # A forced put takes the permit, too, if there is one: in a queue that is now full it would let the next put in.
         permit = await role_lock.ask(b"RPOP", keys.not_full) is not None
         if not permit and not force:
-            with self.waits.blocked.by("full"):
+            with self.waits.blocked.by("full"), self._waiting_for_room(put):
                 popped = await role_lock.pop(keys.not_full)
             if not await role_lock.exists():
                 raise missing(self.name)
@@ -265,6 +290,16 @@ class Plain(Engine):
             raise
         if bound <= 0 or length < bound:
             await self._add_permit(role_lock)
+
+    @contextlib.contextmanager
+    def _waiting_for_room(self, put: Put) -> Iterator[None]:
+        put.since = put.since or asyncio.get_running_loop().time()
+        self._is_full = True
+        self.waits.backpressure.note(self)
+        try:
+            yield
+        finally:
+            self._is_full = False
 
     async def _add_permit(self, role_lock: RoleLock) -> None:
         await role_lock.restore(b"LPUSH", self.keys.not_full, 0)
