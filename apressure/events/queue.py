@@ -25,6 +25,7 @@ from apressure.core.requests import Pressing
 from apressure.core.schedules import ScheduleStore
 from apressure.core.statistics import figures, seconds_of
 from apressure.core.waiting import Wait
+from apressure.dead_letters import DeadLetter
 from apressure.events.consumer import AnyEventConsumer, EventConsumer, EventConsumers
 from apressure.events.delivery import EventDelivery
 from apressure.events.driver import RedisDriver

@@ -26,8 +26,8 @@ class ServerRegistry:
     def beat(self, name: bytes, letter: bytes, record: bytes, lasts: float, on_answer: Callable[[Any], None]) -> None:
         self._send("beat", [name, letter, record, int(lasts * 1000)], on_answer)
 
-    def leave(self, name: bytes) -> None:
-        self._send("leave", [name], lambda _: None)
+    def leave(self, name: bytes, on_answer: Callable[[Any], None] = lambda _: None) -> None:
+        self._send("leave", [name], on_answer)
 
     async def ask(self, worker_id: bytes, what: Wish) -> int:
         return await self._sender.carry_out(self._call("ask"), [worker_id, what])  # type: ignore[no-any-return]

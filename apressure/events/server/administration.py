@@ -212,7 +212,7 @@ async def workers(queue: ServedQueue, *rest: bytes) -> Reply:
                 raise ErrorReply("ERR a registration has the letter c, w or p, a name and a record that are not long")
             return int(raised(await soon(lambda on_answer: registry.beat(name, letter, record, lasts, on_answer))))
         case (verb,), (name,) if verb.upper() == b"LEAVE":
-            registry.leave(name)
+            raised(await soon(lambda on_answer: registry.leave(name, on_answer)))
             return "OK"
         case (verb,), (worker, what) if verb.upper() == b"ASK" and what.upper() in _WISHES:
             return await registry.ask(worker, _WISHES[what.upper()])
