@@ -1,4 +1,4 @@
-"""The metrics, by name: what each one means, its unit and its labels. `docs/do/operate.md` repeats this table."""
+"""The metrics: what each one means, its unit and its labels. `docs/reference/metrics.md` repeats this table."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ ELSEWHERE = {
     "do/integrations.md": "tests/integration/integrations/test_documentation.py::test_each_block_is_code_of_an_example",
     "do/deploy.md": "tests/integration/integrations/test_deploy.py::test_the_image_has_what_its_containers_run",
     "do/sync.md": "tests/integration/integrations/test_documentation.py::test_each_block_is_code_of_an_example",
-    "do/operate.md": "tests/integration/telemetry/test_metrics.py::test_the_page_names_every_metric_and_its_code_runs",
+    "do/operate.md": "tests/integration/telemetry/test_metrics.py::test_the_code_of_the_page_runs",
     "do/logs.md": "tests/integration/telemetry/test_logs.py::test_a_program_without_a_configuration_is_quiet",
     "do/pipeline.md": "tests/spark/test_pipeline.py::test_the_example",
     "do/spark.md": "tests/spark/test_sessions.py::test_the_code_in_the_docs_runs_as_it_is",
