@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import secrets
 import time
@@ -29,44 +30,54 @@ class NoJobError(Exception):
     """No job is begun; the text says why."""
 
 
-class Job:
-    """Requeues, moves or deletes dead letters of a queue.
+@dataclasses.dataclass(frozen=True, slots=True)
+class JobRequest:
+    """What a job is to do.
 
-    Args:
-        seen: The queue.
+    Attributes:
+        seen: The queue whose dead letters are requeued, moved or deleted.
         work: What is done with them.
         search: Which ones.
         handles: Of these only those with one of these handles; empty for all of them.
         rate: How many a second at most; None for no limit.
         who: Who has begun it.
         target: The queue to which they move.
+    """
+
+    seen: Seen
+    work: Work
+    search: DeadLetterSearch
+    handles: Sequence[str]
+    rate: float | None
+    who: str
+    target: Seen | None = None
+
+
+class Job:
+    """Works on dead letters of a queue.
+
+    Args:
+        request: What it is to do.
 
     Attributes:
         id: Its name.
-        seen, work, search, handles, rate, who, target: As given.
+        request: As given.
         state: `running`, `done`, `stopped` or `failed`.
         error: Why it has failed.
         began, ended: When, in seconds since 1970; None while it runs.
     """
 
-    def __init__(
-        self, seen: Seen, work: Work, search: DeadLetterSearch, handles: Sequence[str], rate: float | None, who: str,
-        target: Seen | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, request: JobRequest) -> None:
         self.id = secrets.token_hex(4)
-        self.seen = seen
-        self.work = work
-        self.search = search
-        self.handles = handles
-        self.rate = rate
-        self.who = who
-        self.target = target
+        self.request = request
         self.state = "running"
         self.error = ""
         self.began = time.time()
         self.ended: float | None = None
-        into = None if target is None else target.queue
-        self._bulk = Bulk(seen.queue, work, search, handles=handles or None, rate=rate, target=into)
+        self._bulk = Bulk(
+            request.seen.queue, request.work, request.search, handles=request.handles or None, rate=request.rate,
+            target=None if request.target is None else request.target.queue,
+        )  # fmt: skip
         self._task = background.start(self._run(), f"job {self.id} of the page")
 
     async def stop(self) -> None:
@@ -77,11 +88,11 @@ class Job:
     @property
     def data(self) -> dict[str, Any]:
         """What the page says of it."""
-        bulk = self._bulk
+        bulk, asked = self._bulk, self.request
         return {
-            "id": self.id, "address": str(self.seen.address), "server": self.seen.server, "work": self.work,
-            "to": "" if self.target is None else str(self.target.address), "search": told(self.search, self.handles),
-            "rate": self.rate, "who": self.who, "state": self.state,
+            "id": self.id, "address": str(asked.seen.address), "server": asked.seen.server, "work": asked.work,
+            "to": "" if asked.target is None else str(asked.target.address),
+            "search": told(asked.search, asked.handles), "rate": asked.rate, "who": asked.who, "state": self.state,
             "error": self.error, "began": self.began, "ended": self.ended, "looked": bulk.looked, "total": bulk.total,
             "done": bulk.done, "gone": bulk.gone, "waiting": bulk.waiting,
         }  # fmt: skip
@@ -98,15 +109,14 @@ class Job:
             logger.exception("a job of the page failed")
         finally:
             self.state, self.ended = state, time.time()
-            address = escaped(str(self.seen.address))
+            asked, done = self.request, self._bulk.done
+            address, who = escaped(str(asked.seen.address)), escaped(asked.who)
             extra = {
-                "event": "job_ended", "queue": self.seen.address.name, "operation": self.work, "who": escaped(self.who),
-                "count": self._bulk.done, "error": self.error,
+                "event": "job_ended", "queue": asked.seen.address.name, "operation": asked.work, "who": who,
+                "count": done, "error": self.error,
             }  # fmt: skip
-            logger.info(
-                "the job of %s is %s: %s %s, %d dead letters", extra["who"], state, self.work, address, self._bulk.done,
-                extra=extra,
-            )  # fmt: skip
+            text = "the job of %s is %s: %s %s, %d dead letters"
+            logger.info(text, who, state, asked.work, address, done, extra=extra)
 
 
 class Jobs:
@@ -116,10 +126,7 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
         self._closed = False
 
-    def begin(
-        self, seen: Seen, work: Work, search: DeadLetterSearch, handles: Sequence[str], rate: float | None, who: str,
-        target: Seen | None = None,
-    ) -> Job:  # fmt: skip
+    def begin(self, request: JobRequest) -> Job:
         """Begin a job.
 
         Raises:
@@ -129,7 +136,7 @@ class Jobs:
             raise NoJobError("The page ends. Begin the job when it runs again.")
         if sum(job.state == "running" for job in self._jobs.values()) >= MOST:
             raise NoJobError(f"{MOST} jobs are running. Wait for one to end, or stop one.")
-        job = Job(seen, work, search, handles, rate, who, target)
+        job = Job(request)
         self._jobs[job.id] = job
         ended = [job.id for job in self._jobs.values() if job.state != "running"]
         for job_id in ended[:-_KEPT]:
@@ -143,7 +150,7 @@ class Jobs:
     def shown(self, seen: Seen | None = None) -> list[dict[str, Any]]:
         """Return what the page says of jobs, of one queue or of all: the latest first."""
         jobs = reversed(self._jobs.values())
-        return [job.data for job in jobs if seen is None or job.seen.queue is seen.queue]
+        return [job.data for job in jobs if seen is None or job.request.seen.queue is seen.queue]
 
     async def aclose(self) -> None:
         """Stop all of them, and begin no other ones: a request in progress may ask for one meanwhile."""

@@ -21,7 +21,7 @@ from apressure.web.actions.action import (
     said,
     watched,
 )
-from apressure.web.jobs import NoJobError, told
+from apressure.web.jobs import JobRequest, NoJobError, told
 
 _COUNTED: Final = 5000
 """Dead letters at which a question looks, to say how many an action would touch."""
@@ -68,8 +68,9 @@ def _on_letters(work: bulk.Work, label: str, would: str, one: str, did: str) -> 
         rate = number(typed, "rate") if typed.get("rate") else None
         if rate is not None and not 0 < rate < math.inf:
             raise WrongFormError("The rate must be more than 0.")
+        request = JobRequest(asking.seen, work, asking.search, asking.handles, rate, asking.who, target)
         try:
-            job = asking.jobs.begin(asking.seen, work, asking.search, asking.handles, rate, asking.who, target)
+            job = asking.jobs.begin(request)
         except NoJobError as error:
             raise WrongFormError(str(error)) from None
         return f"The job {job.id} has begun. It goes on when you leave the page."
@@ -95,7 +96,7 @@ async def _one(asking: Asking, work: bulk.Work, target: Seen | None) -> int:
 
 async def _stop(asking: Asking, _: Typed) -> str:
     job = asking.jobs.find(asking.id)
-    if job is None or job.seen.queue is not asking.seen.queue or job.state != "running":
+    if job is None or job.request.seen.queue is not asking.seen.queue or job.state != "running":
         return "There is no such job any more."
     await job.stop()
     return f"It is stopped. What it has done, {job.data['done']:,}, is done; the others are dead letters as before."

@@ -373,12 +373,13 @@ async def test_a_job_is_stopped_only_as_one_of_its_queue(
 
 async def test_no_job_is_begun_while_the_page_ends(clicks: EventQueue[bytes]) -> None:
     seen: Any = SimpleNamespace(address="events:clicks", queue=clicks, server="")
+    request = jobs.JobRequest(seen, "discard", DeadLetterSearch(), (), 0.5, "ann")
     begun = jobs.Jobs()
-    first = begun.begin(seen, "discard", DeadLetterSearch(), (), 0.5, "ann")
+    first = begun.begin(request)
 
     async def ask_for_another() -> None:
         with pytest.raises(jobs.NoJobError, match="page ends"):
-            begun.begin(seen, "discard", DeadLetterSearch(), (), 0.5, "ann")
+            begun.begin(request)
 
     await asyncio.gather(begun.aclose(), ask_for_another())
     assert first.state == "stopped"
