@@ -62,8 +62,7 @@ class Options:
 
     url: str | None = _option(
         None,
-        "The server: `redis://…`, `rediss://…`, `unix://…`, `redis+sentinel://…` or `redis+cluster://…`; by default "
-        "APRESSURE_URL, or REDIS_SERVER, REDIS_PORT and REDIS_DB, of the driver.",
+        "The server; by default APRESSURE_URL, or REDIS_SERVER, REDIS_PORT and REDIS_DB, of the driver.",
         secret=True,
     )
     username: str | None = _option(None, "The user.")
@@ -79,12 +78,12 @@ class Options:
         "write",
     )
     group: str | None = _option(
-        None, "The reading query: a different name for each query and its checkpoint. `readStream` requires it.", "read"
+        None, "A name for each reading query and its checkpoint. `readStream` requires it.", "read"
     )
     format: str = _option(
         "raw",
-        "`raw`: the column `body` is the message. `json`: the message is an object with the columns of your schema "
-        "(reading) or of the data frame (writing). `cloudevents`: it is a CloudEvent in JSON.",
+        "`raw`: the column `body` is the message. `json`: the message is an object with the columns of your schema or "
+        "data frame. `cloudevents`: it is a CloudEvent in JSON.",
     )
     corrupt_record: str = _option(
         "_corrupt_record",
@@ -93,8 +92,8 @@ class Options:
     )
     max_attempts: int = _option(
         0,
-        "How often the query tries a message that cannot be decoded, before it moves it to the dead-letter queue "
-        "(`NAME:dead`). 0: such a message ends the query.",
+        "How often the query tries a message that cannot be decoded, before the message goes to the dead-letter queue. "
+        "0: such a message ends the query.",
         "read",
     )
     max_rows_per_batch: int = _option(
@@ -108,7 +107,7 @@ class Options:
     )
     min_rows_per_batch: int = _option(
         0,
-        "A stream waits until all of its queues together have so many messages; also `minOffsetsPerTrigger`.",
+        "A stream waits until its queues together have so many messages; also `minOffsetsPerTrigger`.",
         "read",
     )
     max_batch_delay: float = _option(
@@ -118,26 +117,25 @@ class Options:
     )
     num_partitions: int = _option(
         0,
-        "The most tasks that read a batch; 0 for as many as the cluster runs at once. Also `minPartitions`.",
+        "The most tasks that read a batch; 0: as many as the cluster runs at once. Also `minPartitions`.",
         "read",
     )
     fetch_size: int = _option(10_000, "The most messages in one request to the server; fewer if they are large.")
     role_timeout: float = _option(
         10.0,
-        "Seconds to wait for a role that another client holds. Then a stream tries later, and a write fails.",
+        "Seconds to wait for a role. Then a stream tries later, and a write fails.",
     )
     poll_wait: float = _option(
         0.2, "Seconds that a stream waits for a message before it says that there is none.", "read"
     )
     stop_at_end: bool = _option(
         False,
-        "End the stream when all of its queues are closed and processed. Needs `.trigger(availableNow=True)`, which "
-        "then also waits for later messages.",
+        "With `.trigger(availableNow=True)`: end the stream only when all of its queues are closed and processed.",
         "read",
     )
     end_time_column: str | None = _option(
         None,
-        "With `format=json` or `cloudevents`: the TIMESTAMP column of a last row, in the far future, which comes when "
+        "With `format=json` or `cloudevents`: the TIMESTAMP column of a last row in the far future, which comes when "
         "all queues are closed and empty, and moves the watermark past the last windows.",
         "read",
     )
