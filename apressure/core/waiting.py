@@ -166,13 +166,16 @@ class Waits(ABC):
                 parked = park(answer, noted)
                 woken = False
                 try:
-                    done, _ = await asyncio.wait((parked,), timeout=remaining)
-                    woken = bool(done) and parked.exception() is None
+                    if remaining is None:
+                        await parked  # `asyncio.wait` would take one more turn of the event loop
+                    else:
+                        await asyncio.wait((parked,), timeout=remaining)
+                    woken = parked.done() and parked.exception() is None
                 finally:
                     if not woken:
                         parked.cancel()
                         self._stopped(answer)
-                if not done:
+                if parked.cancelled():
                     raise answer.error(name)
                 parked.result()
         finally:

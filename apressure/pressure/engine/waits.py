@@ -224,6 +224,7 @@ class Waits(waiting.ServerWaits):
     def until(
         self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str,
         notice: Notice | None = None, token: Callable[[], bytes] = bytes,
+        hasten: Callable[[Parked, Waiter | None], None] | None = None,
     ) -> Coroutine[Any, Any, T]:  # fmt: skip
         """As for every kind of queue.
 
@@ -233,12 +234,15 @@ class Waits(waiting.ServerWaits):
             name: The queue's name, for that error.
             notice: Logs waits for a role; None for one of this operation's own.
             token: Returns the token of the lease that the step works under; empty if it has none.
+            hasten: Called with each wait, and with what waits for messages, if it is for those.
         """
         said = notice or Notice(name)
 
         def park(wait: Wait, noted: Noted) -> Parked:
             parked = self.park(wait, noted, token())
             said.waits(wait, parked)
+            if hasten is not None and not parked.done():
+                hasten(parked, self.messages if wait.reason in ("empty", "watch") else None)
             return parked
 
         return self._until(step, timeout, name, park)
