@@ -93,6 +93,9 @@ class Wait(NamedTuple):
         return most if self.lease is None else min(most, self.lease / 1000 + 0.001)
 
 
+Hasten = Callable[[Parked, Wait], None]
+"""Has the step after a wait leave as early as possible: before its task runs."""
+
 EMPTY: Final = Wait("empty")
 FULL: Final = Wait("full")
 
@@ -126,7 +129,7 @@ class Waits(ABC):
         """A step has been answered with this, and nobody waits for it."""
 
     def until(
-        self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str
+        self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str, hasten: Hasten | None = None
     ) -> Coroutine[Any, Any, T]:
         """Try a step, park while it says wait, try again: the shape of every blocking operation.
 
@@ -134,8 +137,9 @@ class Waits(ABC):
             step: Sends the step, and answers with a value or a wait.
             timeout: Seconds after which the error of what blocked is raised; 0 for a single try.
             name: The queue's name, for that error.
+            hasten: Called with each wait.
         """
-        return self._until(step, timeout, name, self.park)
+        return self._until(step, timeout, name, self.park, hasten)
 
     async def _until(
         self,
@@ -143,6 +147,7 @@ class Waits(ABC):
         timeout: float | None,
         name: str,
         park: Callable[[Wait, list[int]], Parked],
+        hasten: Hasten | None = None,
     ) -> T:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
@@ -164,6 +169,8 @@ class Waits(ABC):
                     for_room = WaitForRoom(loop.time())
                     self.backpressure.note(for_room)
                 parked = park(answer, noted)
+                if hasten is not None and not parked.done():
+                    hasten(parked, answer)
                 woken = False
                 try:
                     if remaining is None:
@@ -271,6 +278,10 @@ class ServerWaits(Waits):
         if (self.watching or unused) and not any(waiter.watched for waiter in waiters):
             self.watching = False
             self._resign(self.place, unused)
+
+    def leading(self, wait: Wait) -> Any | None:
+        """Return the waiter behind whose command a step for messages may stand; None if that is not possible now."""
+        return self.messages if wait.reason in ("empty", "watch") and self.messages.leads else None
 
     def _noted(self, wait: Wait, noted: list[int]) -> tuple[tuple[Any, ...], list[int]]:
         """Return the waiters for a wait, and what `note` has returned for them."""

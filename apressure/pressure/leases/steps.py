@@ -261,17 +261,12 @@ class Receiving:
         if not self._state.kept:
             self._settling.return_buffer()
 
-    def hasten(self, max_items: int, parked: Parked, waiter: Waiter | None) -> None:
-        """Have the next step leave as early as possible: now, behind the wait for messages, or else at the wake-up.
-
-        Args:
-            max_items: As for `step`.
-            parked: The wait.
-            waiter: What waits for messages; None if the wait is for something else.
-        """
+    def hasten(self, max_items: int, parked: Parked, wait: Wait) -> None:
+        """Have the next step leave as early as possible: now, behind the wait for messages, or else at the wake-up."""
         parked.on_wake = functools.partial(self._ask_early, max_items)
         leased = self._state.kept or self._state.unsettled
-        if waiter is not None and waiter.leads and leased and self._behind is None and self.answer is None:
+        waiter = self._steps.waits.leading(wait)
+        if waiter is not None and leased and self._behind is None and self.answer is None:
             self._follow(max_items, waiter)
 
     async def withdraw(self) -> None:
