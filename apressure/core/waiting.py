@@ -129,7 +129,7 @@ class Waits(ABC):
         """A step has been answered with this, and nobody waits for it."""
 
     def until(
-        self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str, hasten: Hasten | None = None
+        self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str
     ) -> Coroutine[Any, Any, T]:
         """Try a step, park while it says wait, try again: the shape of every blocking operation.
 
@@ -137,9 +137,8 @@ class Waits(ABC):
             step: Sends the step, and answers with a value or a wait.
             timeout: Seconds after which the error of what blocked is raised; 0 for a single try.
             name: The queue's name, for that error.
-            hasten: Called with each wait.
         """
-        return self._until(step, timeout, name, self.park, hasten)
+        return self._until(step, timeout, name, self.park)
 
     async def _until(
         self,
@@ -147,7 +146,6 @@ class Waits(ABC):
         timeout: float | None,
         name: str,
         park: Callable[[Wait, list[int]], Parked],
-        hasten: Hasten | None = None,
     ) -> T:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
@@ -169,14 +167,10 @@ class Waits(ABC):
                     for_room = WaitForRoom(loop.time())
                     self.backpressure.note(for_room)
                 parked = park(answer, noted)
-                if hasten is not None and not parked.done():
-                    hasten(parked, answer)
                 woken = False
                 try:
-                    if remaining is None:
-                        await parked  # `asyncio.wait` would take one more turn of the event loop
-                    else:
-                        await asyncio.wait((parked,), timeout=remaining)
+                    # `asyncio.wait` would take one more turn of the event loop.
+                    await (parked if remaining is None else asyncio.wait((parked,), timeout=remaining))
                     woken = parked.done() and parked.exception() is None
                 finally:
                     if not woken:
@@ -278,6 +272,19 @@ class ServerWaits(Waits):
         if (self.watching or unused) and not any(waiter.watched for waiter in waiters):
             self.watching = False
             self._resign(self.place, unused)
+
+    def until_early(
+        self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str, hasten: Hasten
+    ) -> Coroutine[Any, Any, T]:
+        """`until`, where `hasten` is called with each wait."""
+
+        def park(wait: Wait, noted: list[int]) -> Parked:
+            parked = self.park(wait, noted)
+            if not parked.done():
+                hasten(parked, wait)
+            return parked
+
+        return self._until(step, timeout, name, park)
 
     def leading(self, wait: Wait) -> Any | None:
         """Return the waiter behind whose command a step for messages may stand; None if that is not possible now."""

@@ -132,7 +132,7 @@ class EventConsumer(AnyEventConsumer[T, EventDelivery[Any]], FetchingConsumer[T,
     async def _receive(self) -> None:
         self._receiving = True
         try:
-            await self.queue.waits.until(self._step, None, self.queue.name, self._hasten)
+            await self.queue.waits.until_early(self._step, None, self.queue.name, self._hasten)
         except BaseException:
             if self._ahead is not None:
                 self._ahead.add_done_callback(self._unwanted)
@@ -209,10 +209,8 @@ class EventConsumer(AnyEventConsumer[T, EventDelivery[Any]], FetchingConsumer[T,
 
         def on_answer(answer: Any) -> None:
             self._behind = None
-            if isinstance(answer, Exception) and self._receiving and request.arguments[1] != b"1":
-                request.arguments[1] = b"1"  # the server knows whether it was carried out
+            if isinstance(answer, Exception) and self._receiving and self._steps.repeat(request):
                 on_end()
-                self._steps.connection.send(request)
             elif self._receiving or self._ahead is done:
                 take(answer)
             else:

@@ -127,11 +127,11 @@ class Waiter:
 
     def follow(self, behind: Behind, request: Request) -> None:
         """Send a step behind the command that blocks, once; `leads` is true."""
-        channel, tag = self._channel, next_tag()
+        channel, tag, on_reply = self._channel, next_tag(), request.on_reply
         assert channel is not None
         self._behind.append(behind)
-        on_reply = request.on_reply
-        channel.call([*request.arguments, tag], lambda reply: on_reply(answer_of(reply, tag, channel)), request.call.short)
+        command = [*request.arguments, tag]
+        channel.call(command, lambda reply: on_reply(answer_of(reply, tag, channel)), request.call.short)
 
     def take_claim(self) -> bool:
         """Return whether a token has been claimed; the caller must use it."""

@@ -122,7 +122,7 @@ class PopLane(TakeLane[Want, Event]):
 
     def _park(self, wait: Wait) -> Parked:
         parked, waiter, first = super()._park(wait), self._waits.leading(wait), self._first
-        # Without a lease, a client that has died would take an event with it. How long it lasts is reckoned from now on.
+        # Without a lease, a client that has died would take an event with it. It is reckoned from now on.
         if waiter is not None and self._behind is None and first.want.lease > 2000 * SLICE and not parked.done():
             self._follow(waiter, first.most, first.want)
         return parked
@@ -143,10 +143,8 @@ class PopLane(TakeLane[Want, Event]):
 
         def on_answer(answer: Any) -> None:
             self._behind = None
-            if begun and isinstance(answer, Exception) and request.arguments[1] != b"1":
-                request.arguments[1] = b"1"  # the server knows whether it was carried out
+            if begun and isinstance(answer, Exception) and self._steps.repeat(request):
                 self._request = request
-                self._steps.connection.send(request)
             elif begun:
                 self._answered(answer)
             elif events := self._messages(answer):

@@ -135,16 +135,24 @@ class EventSteps(StepSender):
         by a step that is never sent again.
 
         `behind`: sends the step behind a wait; if this client does not watch the queue any more when it runs, it takes
-        nothing. Where the answer is an error, `again` makes a repeat of it.
+        nothing. Where the answer is an error, `repeat` sends it again.
         """
         number = series.next()
-        drain = b"" if want.in_hand is None else want.in_hand
+        how, drain = b"0" if behind is None else b"2", b"" if want.in_hand is None else want.in_hand
         arguments: list[Argument] = [
-            number, b"0" if behind is None else b"2", most, want.lease, series.token, place, want.limit, flag(want.expected), drain,
+            number, how, most, want.lease, series.token, place, want.limit, flag(want.expected), drain,
             flag(want.share),
         ]  # fmt: skip
         token = series.token if want.lease else b""
         return self._send(series.call("pop"), arguments, on_answer, 1, token, want.lease > 0, behind)
+
+    def repeat(self, request: Request) -> bool:
+        """Send a step again that stood behind a wait, and had no answer; returns False if that was done before."""
+        if request.arguments[1] == b"1":
+            return False
+        request.arguments[1] = b"1"
+        self.connection.send(request)
+        return True
 
     def send_settle(
         self, series: Series, how: str, claims: Sequence[Sequence[bytes]], anywhere: bool, on_answer: OnAnswer

@@ -196,7 +196,8 @@ class Steps(Sender):
             token: The member's token.
             place: The member's place in the line of clients that wait for messages; empty if it does not wait.
             want: What it asks for.
-            on_answer, behind: As for `receive`.
+            on_answer: As for `receive`.
+            behind: As for `receive`.
         """
         dead, in_hand, acks = want.dead, want.in_hand, want.acks
         limit = 0 if dead is None else dead.max_attempts

@@ -241,9 +241,11 @@ class Waits(waiting.ServerWaits):
         def park(wait: Wait, noted: Noted) -> Parked:
             parked = self.park(wait, noted, token())
             said.waits(wait, parked)
+            if hasten is not None and not parked.done():
+                hasten(parked, wait)
             return parked
 
-        return self._until(step, timeout, name, park, hasten)
+        return self._until(step, timeout, name, park)
 
     def _stopped(self, wait: Wait) -> None:
         if wait.reason not in ("full", "few", "room", "open"):
