@@ -1,4 +1,4 @@
-"""A step that stands behind a wait: the server runs it in the turn in which the wait ends, and it takes nothing for nobody.
+"""A step that stands behind a wait: the server runs it in the turn in which the wait ends, and never for nobody.
 
 While these tests put, their event loop stands still: what is taken then, was taken by such a step.
 """
