@@ -227,6 +227,11 @@ class Receiving:
         """The number of the first message that has not been handed out."""
         return self._state.buffer[0][0] if self._state.buffer else self._next
 
+    @property
+    def _leased(self) -> bool:
+        """Whether there is a lease already."""
+        return self._state.kept or bool(self._state.unsettled)
+
     def ahead(self, max_items: int) -> None:
         """Ask for messages before they are needed, unless a step that brings some is on its way."""
         if self.answer is None and self._state.error is None:
@@ -264,15 +269,14 @@ class Receiving:
     def hasten(self, max_items: int, parked: Parked, wait: Wait) -> None:
         """Have the next step leave as early as possible: now, behind the wait for messages, or else at the wake-up."""
         parked.on_wake = functools.partial(self._ask_early, max_items)
-        leased = self._state.kept or self._state.unsettled
         waiter = self._steps.waits.leading(wait)
-        if waiter is not None and leased and self._behind is None and self.answer is None:
+        if waiter is not None and self._leased and self._behind is None and self.answer is None:
             self._follow(max_items, waiter)
 
     async def withdraw(self) -> None:
         """Nobody waits any more: have a step behind the wait take nothing, and wait for one that has left early."""
         (early, self._early), (behind, self._behind) = (self._early, None), (self._behind, None)
-        if behind is not None and self._state.error is None:
+        if behind is not None and self._state.error is None and self._leased:
             self._ask(0, ahead=True)[0].add_done_callback(self._unwanted)
         elif early is not None:
             early[0].add_done_callback(self._unwanted)
@@ -320,7 +324,7 @@ class Receiving:
         state, steps, waits = self._state, self._steps, self._steps.waits
         self._behind = None
         step = self.answer = Step(self._settling.take_acknowledgements())
-        fresh = not state.kept and not state.unsettled
+        fresh = not self._leased
         if fresh:
             state.term.begin()
         milliseconds = state.term.milliseconds

@@ -117,12 +117,18 @@ def stays(value: int, of: Callable[[], int]) -> None:
         time.sleep(0.01)
 
 
-async def cancelled_wait(sent: list[Behind], one: Taker) -> None:
-    """Wait until a step stands behind the wait; then cancel it."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(None) as scope:
-            loop = asyncio.get_running_loop()
-            await meanwhile(another(sent), one.take(), lambda: scope.reschedule(loop.time()))
+async def cancelled_wait(sent: list[Behind], one: Taker, act: Callable[[], object] = bool) -> None:
+    """Wait until a step stands behind the wait; then cancel it in the turn in which something else happens."""
+    with pytest.raises(asyncio.CancelledError):
+        task = asyncio.current_task()
+        assert task is not None
+
+        def then() -> None:
+            act()
+            task.cancel()
+
+        await meanwhile(another(sent), one.take(), then)
+    task.uncancel()
     await one.look()
 
 
@@ -150,6 +156,21 @@ async def test_a_wait_that_was_cancelled_takes_nothing(url: str, db: redis.Redis
         one.put(b"1")
         stays(1, one.waiting)
         assert await one.take() == (b"1", 1)
+
+
+@every_way
+async def test_what_was_taken_for_a_wait_that_is_cancelled_in_that_turn_comes_next(
+    url: str, db: redis.Redis, sent: list[Behind], how: str
+) -> None:
+    async with taker(url, db, how) as one:
+
+        def taken_at_once() -> None:
+            one.put(b"1")
+            assert one.waiting() == 0
+
+        await cancelled_wait(sent, one, taken_at_once)
+        one.put(b"2")
+        assert [await one.take(), await one.take()] == [(b"1", 1), (b"2", 1)]
 
 
 @every_way
