@@ -87,6 +87,7 @@ SERVER_IS_THE_SUBJECT = (
     "tests/integration/interoperability/",
     "tests/integration/recovery/",
     "tests/integration/servers/",
+    "tests/integration/waiting/test_behind.py",
     "tests/property/",
 )
 """These test what the servers answer. On the second server they are slow; all others run there only with --whole."""

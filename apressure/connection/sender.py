@@ -16,7 +16,7 @@ from apressure.connection.wire.script import Call, Request, Script, Series
 from apressure.core.asking import Undo, ask
 from apressure.core.browsing import Asked
 from apressure.core.counts import Counts
-from apressure.core.driver import Connection, OnAnswer
+from apressure.core.driver import Connection, OnAnswer, Sending
 from apressure.core.errors import closed
 from apressure.core.waiting import Wait
 
@@ -191,7 +191,7 @@ class StepSender(Sender, ABC):
         again: int | None = None,
         token: bytes = b"",
         resend: bool = True,
-        connection: Connection | None = None,
+        connection: Sending | None = None,
     ) -> Request:
         """Send a step; `on_answer` is called once with its value, a `Wait` or an exception.
 
@@ -202,7 +202,7 @@ class StepSender(Sender, ABC):
             again: The index of the argument that marks a repeat.
             token: The token of the claims that it makes.
             resend: Send the step again when its reply was lost.
-            connection: Another connection than the client's.
+            connection: What sends it, if not the client's connection.
         """
         durable = None if call.script.name in self._not_durable else self._changed
         request = Request(

@@ -16,14 +16,18 @@ class NotSentError(Exception):
     """The answer to a request that was withdrawn before it was sent."""
 
 
-class Connection(Protocol):
+class Sending(Protocol):
+    """What sends a step."""
+
+    def send(self, request: Request) -> None:
+        """Send a request: at once if that is possible."""
+
+
+class Connection(Sending, Protocol):
     """Where steps leave."""
 
     async def connected(self) -> Any:
         """Return the open connection, or open one."""
-
-    def send(self, request: Request) -> None:
-        """Send a request: at once if that is possible."""
 
     def take_back(self, request: Request) -> bool:
         """Withdraw a request that was not sent yet: its answer is `NotSentError`. Returns whether that was possible."""

@@ -68,6 +68,11 @@ class FetchingConsumer(QueueConsumer[T, D], Generic[T, D]):
     def _send(self, step: Callable[[OnAnswer], object]) -> asyncio.Future[Any]:
         """Send a step that claims messages; what it brings is in the buffer when the future has its answer."""
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        step(self._taking(done))
+        return done
+
+    def _taking(self, done: asyncio.Future[Any]) -> OnAnswer:
+        """Return what takes the answer of a step that is about to be sent, and completes the future with it."""
         until = self.hand.clock() + self.hand.term.seconds
 
         def on_answer(answer: Any) -> None:
@@ -82,8 +87,7 @@ class FetchingConsumer(QueueConsumer[T, D], Generic[T, D]):
                 self._steps.give_back_soon(messages)
             set_result_once(done, answer)
 
-        step(on_answer)
-        return done
+        return on_answer
 
     async def _answer_to(self, done: asyncio.Future[Any]) -> Any:
         """Return the answer to a step; an error is raised. Cancelled, it does what `_wait_for` does."""

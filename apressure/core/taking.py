@@ -176,18 +176,31 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
 
     def _send(self) -> None:
         self._send_back()
-        want, wanted = self._first.want, 0
-        self._want = want
+        want = self._first.want
+        wanted = self._carry(want, self._most)
+        self._request = self._take(wanted, want, not all(entry.now for entry in self._entries))
+
+    def _carry(self, want: W, most: int) -> int:
+        """A step carries the first entries: as many as want this, for up to `most` messages. Returns for how many."""
+        self._want, wanted = want, 0
         for entry in self._entries:
-            if wanted >= self._most:
+            if wanted >= most:
                 break
             if entry.future.cancelled():
                 continue
             if entry.want != want:
                 break
             entry.state = CARRIED
-            wanted += min(entry.most, self._most - wanted)
-        self._request = self._take(wanted, want, not all(entry.now for entry in self._entries))
+            wanted += min(entry.most, most - wanted)
+        return wanted
+
+    def _begin(self, want: W, most: int) -> None:
+        """A step that the lane has not sent is on its way now; `_answered` gets its answer."""
+        self._noted = self._waits.note()
+        self._sent += 1
+        self._busy = True
+        self._request = None
+        self._carry(want, most)
 
     def _accept(self, answer: Any) -> None:
         self._note(answer)

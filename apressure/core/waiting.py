@@ -93,6 +93,9 @@ class Wait(NamedTuple):
         return most if self.lease is None else min(most, self.lease / 1000 + 0.001)
 
 
+Hasten = Callable[[Parked, Wait], None]
+"""Has the step after a wait leave as early as possible: before its task runs."""
+
 EMPTY: Final = Wait("empty")
 FULL: Final = Wait("full")
 
@@ -166,13 +169,14 @@ class Waits(ABC):
                 parked = park(answer, noted)
                 woken = False
                 try:
-                    done, _ = await asyncio.wait((parked,), timeout=remaining)
-                    woken = bool(done) and parked.exception() is None
+                    # `asyncio.wait` would take one more turn of the event loop.
+                    await (parked if remaining is None else asyncio.wait((parked,), timeout=remaining))
+                    woken = parked.done() and parked.exception() is None
                 finally:
                     if not woken:
                         parked.cancel()
                         self._stopped(answer)
-                if not done:
+                if parked.cancelled():
                     raise answer.error(name)
                 parked.result()
         finally:
@@ -268,6 +272,23 @@ class ServerWaits(Waits):
         if (self.watching or unused) and not any(waiter.watched for waiter in waiters):
             self.watching = False
             self._resign(self.place, unused)
+
+    def until_early(
+        self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str, hasten: Hasten
+    ) -> Coroutine[Any, Any, T]:
+        """`until`, where `hasten` is called with each wait."""
+
+        def park(wait: Wait, noted: list[int]) -> Parked:
+            parked = self.park(wait, noted)
+            if not parked.done():
+                hasten(parked, wait)
+            return parked
+
+        return self._until(step, timeout, name, park)
+
+    def leading(self, wait: Wait) -> Any | None:
+        """Return the waiter behind whose command a step for messages may stand; None if that is not possible now."""
+        return self.messages if wait.reason in ("empty", "watch") and self.messages.leads else None
 
     def _noted(self, wait: Wait, noted: list[int]) -> tuple[tuple[Any, ...], list[int]]:
         """Return the waiters for a wait, and what `note` has returned for them."""

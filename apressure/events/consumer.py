@@ -13,11 +13,13 @@ from typing import Any, Final, Self, TypeVar
 
 from apressure.concurrency import background
 from apressure.concurrency.backoff import Backoff
+from apressure.concurrency.settle import set_result_once
+from apressure.connection.waiting.waiter import SLICE, Behind, Waiter
 from apressure.core.consumer import ConsumerOptions, QueueConsumer
 from apressure.core.fetching import FetchingConsumer
 from apressure.core.leases.in_hand import ExtendedHand
 from apressure.core.prefetch import QUICK, Chunk
-from apressure.core.waiting import Wait
+from apressure.core.waiting import Parked, Wait
 from apressure.events.delivery import EventDelivery
 from apressure.events.driver import RedisDriver
 from apressure.events.engine.answers import Extended
@@ -106,6 +108,9 @@ class EventConsumer(AnyEventConsumer[T, EventDelivery[Any]], FetchingConsumer[T,
         self._mender = Mender(queue.steps)
         self._id = str(uuid.uuid4()).encode()
         self._ahead: asyncio.Future[Any] | None = None
+        self._receiving = False
+        self._behind: asyncio.Future[Any] | None = None  # a step that stands behind a wait
+        self._following = queue.steps.series()  # of those
 
     async def _enter(self) -> None:
         self.queue.check()
@@ -125,9 +130,19 @@ class EventConsumer(AnyEventConsumer[T, EventDelivery[Any]], FetchingConsumer[T,
         await self._steps.unregister(self._id)
 
     async def _receive(self) -> None:
-        await super()._receive()
-        size = self._chunk.size
-        self._chunk.ask_below = size // 2 if size >= READ_AHEAD else -1
+        self._receiving = True
+        try:
+            await self.queue.waits.until_early(self._step, None, self.queue.name, self._hasten)
+        except BaseException:
+            if self._ahead is not None:
+                self._ahead.add_done_callback(self._unwanted)
+            raise
+        finally:
+            self._receiving = False
+        size, came = self._chunk.size, len(self.hand.buffer)
+        # Where a single one came, the queue was empty behind it.
+        self._chunk.ask_below = size // 2 if size >= READ_AHEAD and came > 1 else -1
+        self._chunk.turn_at = self.hand.clock() + QUICK  # it has just turned
 
     def _ask_ahead(self) -> bool:
         now, chunk = self.hand.clock(), self._chunk
@@ -143,27 +158,77 @@ class EventConsumer(AnyEventConsumer[T, EventDelivery[Any]], FetchingConsumer[T,
         """Take up to a chunk of events. Cancelled while the step is on its way, they are in the buffer at the end."""
         if self._ahead is not None:
             ahead, self._ahead = self._ahead, None
-            await self._wait_for(ahead)  # what it could not do, the next step tells
+            try:
+                await self._wait_for(ahead)  # what it could not do, the next step tells
+            except asyncio.CancelledError:
+                ahead.add_done_callback(self._unwanted)
+                raise
             if self.hand.buffer:
                 return None
-        waits = self.queue.waits
-        done = self._pop(self._chunk.adapt(), waits.take_turn())
+        done = self._pop(self._chunk.adapt(), self.queue.waits.take_turn())
         try:
             answer = await self._answer_to(done)
         except asyncio.CancelledError:
-            if done.done() and isinstance(done.result(), Wait):
-                waits.drop(done.result())  # nobody waits here now
+            done.add_done_callback(self._unwanted)
             raise
         if not isinstance(answer, Wait):
             return None
         self._chunk.waited()
         return answer
 
+    def _unwanted(self, done: asyncio.Future[Any]) -> None:
+        """A step has been answered for which nobody waits."""
+        if isinstance(done.result(), Wait):
+            self.queue.waits.drop(done.result())
+
+    def _hasten(self, parked: Parked, wait: Wait) -> None:
+        """Have the next step leave as early as possible: now, behind the wait for events, or else at the wake-up."""
+        parked.on_wake = self._pop_early
+        waiter = self.queue.waits.leading(wait)
+        # How long the claims last is reckoned from now on.
+        if waiter is not None and self._behind is None and self.hand.term.seconds > 2 * SLICE:
+            self._follow(waiter)
+
+    def _pop_early(self, parked: Parked) -> None:
+        if self._ahead is None and parked.exception() is None:
+            self._ahead = self._pop(self._chunk.adapt(), self.queue.waits.take_turn())
+
+    def _follow(self, waiter: Waiter) -> None:
+        """Send a step behind a wait, so that the event that ends it takes no second round trip.
+
+        It takes events only while this client watches the queue.
+        """
+        done = self._behind = asyncio.get_running_loop().create_future()
+        take = self._taking(done)
+
+        def on_end() -> None:
+            if self._receiving and self._ahead is None:
+                self._ahead = done
+                self._chunk.adapt()
+                self.queue.waits.take_turn()
+
+        def on_answer(answer: Any) -> None:
+            self._behind = None
+            if isinstance(answer, Exception) and self._receiving and self._steps.repeat(request):
+                on_end()
+            elif self._receiving or self._ahead is done:
+                take(answer)
+            else:
+                set_result_once(done, answer)
+                if events := self._steps.messages(answer):
+                    self._steps.give_back_soon(events)
+
+        most, place, behind = self._chunk.size, self.queue.waits.place, Behind(waiter, on_end)
+        request = self._steps.send_pop(self._following, most, self._want(most), place, on_answer, behind)
+
     def _pop(self, most: int, place: bytes) -> asyncio.Future[Any]:
         """Send a step that pops up to `most` events into the buffer."""
-        lease, limit = int(self.hand.term.seconds * 1000), self.queue.max_attempts or 0
-        want = Want(lease, limit, self._expected, len(self.hand.claims), share=most > 1)
+        want = self._want(most)
         return self._send(lambda on_answer: self._steps.send_pop(self._series, most, want, place, on_answer))
+
+    def _want(self, most: int) -> Want:
+        lease, limit = int(self.hand.term.seconds * 1000), self.queue.max_attempts or 0
+        return Want(lease, limit, self._expected, len(self.hand.claims), share=most > 1)
 
 
 class EventConsumers:

@@ -199,6 +199,25 @@ async def wake_up_brpop(bench: Bench) -> list[float]:
     return percentiles(latencies)
 
 
+async def wake_up_consumer(bench: Bench) -> list[float]:
+    """The same for a consumer: its step stands behind its wait."""
+    latencies, begin = [], 0.0
+
+    async def put() -> None:
+        nonlocal begin
+        await asyncio.sleep(0.002)
+        begin = time.perf_counter()
+        await bench.queue.put(MESSAGE)
+
+    async with AsyncQueue(NAME, url=bench.url) as getter, getter.consumer() as consumer:
+        for _ in range(bench.times(400)):
+            putting = asyncio.ensure_future(put())
+            await anext(consumer)
+            await putting
+            latencies.append(time.perf_counter() - begin)
+    return percentiles(latencies)
+
+
 def percentiles(latencies: list[float]) -> list[float]:
     """Return the median and the 99th percentile."""
     latencies.sort()
@@ -242,6 +261,7 @@ CASES = (
     Case("get_many 1,000", "rpop with count 1,000", get_batch, rpop_batch, (RATE,), (0.6,)),
     Case("async for item in consumer", "xreadgroup 100, xack", consume, read_group, (RATE,), (2.0,)),
     Case("wake-up of a blocked get", "lpush to brpop", wake_up, wake_up_brpop, ("s p50", "s p99"), (1.2, 1.5)),
+    Case("wake-up of a consumer", "lpush to brpop", wake_up_consumer, wake_up_brpop, ("s p50", "s p99"), (1.2, 1.5)),
     Case("processes, put_many and consumer", "reference", many_between_processes, reference_between_processes,
          (RATE,), (200.0,), one_process=False),
     Case("processes, put and consumer", "reference", one_by_one_between_processes, reference_between_processes,

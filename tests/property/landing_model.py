@@ -6,12 +6,13 @@ may also arrive late: the client stands still before it sends it. A client that 
 
 The ways to wait (`Design.wait`; docs/internals/fast.md, "Waking up"):
 
-* `"peek"` is what we do: `BLMOVE list list RIGHT RIGHT` takes nothing, and a step follows: two round trips.
+* `"peek"` is `BLMOVE list list RIGHT RIGHT`, which takes nothing, and a step follows: two round trips. It is what we do
+  where there is no lease.
 * `"landing"` is `BLMOVE list landing RIGHT LEFT`. Its reply is the message, which the client hands out if its lease is
   certain. Steps under the lease find the message in the landing list. Healing, and any step while nobody has a lease,
   puts it back. This takes one round trip.
 * `"behind"` is the peek with the step sent behind it, on the same connection: the server runs it when the peek ends.
-  This takes one round trip, too.
+  This takes one round trip, too. It is what our consumers do.
 """
 
 from __future__ import annotations

@@ -76,12 +76,12 @@ watches: list[Any] = [{"id": "there", "until": FAR}, {"id": "here", "others": FA
 line = [mostly(None, ["1"], "x"), mostly(None, {"id": "here"}, {"id": "here", "until": FAR}, *watches)]
 receives = st.tuples(
     st.just("me"), mostly("mine", "late"), mostly(0, 1), mostly(0, 1), mostly(1, 2, 500), st.just(5000),
-    mostly(4, 3, 5), mostly(0, 1, 2), st.just(7), mostly(0, 1), st.sampled_from([(), (2, 2, 3), (2, 3, 5)])
+    mostly(4, 3, 5), mostly(0, 1, 2), st.just(7), mostly(0, 1, 2, 2), st.sampled_from([(), (2, 2, 3), (2, 3, 5)])
     | st.sampled_from([(), (2, 2, 3), (3, 3, 2), (1, 2, 3), (3, 4, 2), (4, 4, 1), (2, 2, 3, 3, 3, 2)]),
 ).map(lambda values: [*values[:-1], *values[-1]])  # fmt: skip
-ours = {"token": "mine", "uid": "me", "since": 1, "deadline": FAR, "duration": DAY, "next": 4, "hold": 1}
+ours = {"token": "mine", "uid": "me", "since": 1, "deadline": FAR, "duration": DAY, "next": 4, "hold": 1, "step": 6}
 values_received = [
-    *values[:13], mostly(ours, None, dead, alive, mine, {**ours, "next": 5}), *values[14:18],
+    *values[:13], mostly(ours, None, dead, alive, mine, {**ours, "next": 5}, {**ours, "step": 5}), *values[14:18],
     mostly(["dd", "ccc"], None, ["dd"], ["e", "dd", "ccc"]), *values[19:],
 ]  # fmt: skip
 # For each step with a usual case: the states to try it in, and its arguments.
@@ -201,7 +201,10 @@ CHANGES: dict[int, tuple[Any, ...]] = {
     **dict.fromkeys((6, 7, 8, 9), NUMBERS),
     10: (None, ["1", "1"]), 11: (["0", "0"],),
     12: (dead, alive, mine, *odd), 13: (dead, alive, mine, {"token": "mine"}, *odd,
-                                        *({**ours, "next": n} for n in (3, 5, "04", "x", 10**12))),
+                                        *({**ours, "next": n} for n in (3, 5, "04", "x", 10**12)),
+                                        *({**ours, "step": n} for n in (5, 7, "06", "6.0", "x")),
+                                        *({**ours, "deadline": n} for n in (1, f"{FAR}.5", "x", 10**14)),
+                                        *({**ours, "duration": n} for n in (0, "x", "1.5"))),
     14: (["1"],), 15: (["1"],), 16: ("1", str(FAR)), 17: ("1", str(FAR)),
     18: (["x"], ["e", "dd", "ccc"]), 19: ({"1": "2:x"}, {"1": "x", "x": "1"}), 20: (["1:x"], ["x"]),
     21: ({"paused": "1:other"}, {"count": "5"}, "x", ["x"]),
@@ -212,6 +215,7 @@ CHANGES: dict[int, tuple[Any, ...]] = {
 }  # fmt: skip
 PUT, GET = ["me", 7, 0, 0, "", 0, "x"], ["me", 0, 1, "", "here"]
 RECEIVE = ["me", "mine", 0, 0, 1, 5000, 4, 0, 7, 0, 2, 2, 3]
+BEHIND = [*RECEIVE[:9], 2]
 ARGUMENTS = {
     "put": [PUT, ["me", 7, 1, *PUT[3:]], [*PUT[:3], 1, *PUT[4:]], [*PUT[:4], "mine", 0, "x"], [*PUT[:5], 1, "x"],
             [*PUT, "y"], [*PUT, *"yz"], [*PUT, *"yzzy"], [*PUT[:6], *["x"] * 1000], [*PUT[:6], *["x"] * 1001]],
@@ -221,7 +225,7 @@ ARGUMENTS = {
                 [*RECEIVE[:10], 2, 4, 5], [*RECEIVE[:10], 1, 2, 3], [*RECEIVE[:10], 3, 3, 2], [*RECEIVE, 3, 3, 2],
                 ["me", "late", *RECEIVE[2:]], ["me", "mine", 1, *RECEIVE[3:]], ["me", "mine", 0, 1, *RECEIVE[4:]],
                 [*RECEIVE[:6], 3, *RECEIVE[7:]], [*RECEIVE[:6], 5, *RECEIVE[7:]], [*RECEIVE[:7], 1, *RECEIVE[8:]],
-                [*RECEIVE[:7], 2, *RECEIVE[8:]], [*RECEIVE[:9], 1, *RECEIVE[10:]]],
+                [*RECEIVE[:7], 2, *RECEIVE[8:]], [*RECEIVE[:9], 1, *RECEIVE[10:]], BEHIND],
 }  # fmt: skip
 
 
@@ -233,7 +237,7 @@ def test_all_as_usual_but_for_one_thing(url: str, name: str) -> None:
         ((*usual[:place], value, *usual[place + 1 :]), arguments)
         for arguments in ARGUMENTS[name]
         for place, values in changes
-        for value in (values if arguments is ARGUMENTS[name][0] else values[:2])
+        for value in (values if arguments in (ARGUMENTS[name][0], BEHIND) else values[:2])
     ]
     assert sum(UsualCase(script(name), run).in_each(url, cases)) > 50
 

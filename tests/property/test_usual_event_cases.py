@@ -29,6 +29,12 @@ CONTROLS: tuple[Any, ...] = (
 )  # fmt: skip
 """What CONTROL may have: a pause, limits that keep events or do not, and what another program has damaged."""
 
+WATCHED: list[dict[str, Any]] = [
+    {"id": "here", "until": FAR}, {"id": "here", "until": 1}, {"id": "here", "until": "x"},
+    {"id": "here", "until": 10**14}, {"id": "here", "until": FAR, "others": 1}, {"until": FAR},
+]  # fmt: skip
+"""What WATCH may have where no other client watches."""
+
 # For each key what is in it; A pair is a text and its time to live in milliseconds.
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "unclaimed": st.sampled_from([["b", "a"], ["a"]]) | mostly(["c", "b", "a"], None, ["a", "b", "a"], "x"),
@@ -41,7 +47,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "attempts": mostly(None, {"a": "1"}, {"b": "2"}, {"b": "2"}, {"x": "z"}, "x"),
     "dead": mostly(None, ["1:xx"], "x"),
     "turns": mostly(None, ["1"], "x"),
-    "watch": mostly(None, {"id": "there", "until": FAR}, {"id": "here", "others": FAR}, {"id": "here"}, "x"),
+    "watch": mostly(None, {"id": "there", "until": FAR}, {"id": "here", "others": FAR}, {"id": "here"}, *WATCHED, "x"),
     "room": mostly(None, ["1"], "x"),
     "putters": mostly(None, "1"),
     "scan": st.sampled_from([None, ("0", 10 * HOUR)]) | mostly(("0", 5_000), "0", ("x", 10 * HOUR)),
@@ -70,7 +76,7 @@ ARGUMENTS: dict[str, st.SearchStrategy[list[Any]]] = {
         st.sampled_from(["", "x"]),
     ).map(list) | st.just([7, 0, 0, 0, 0, "new", "x", "newer", "y"]),
     "pop": st.tuples(
-        st.just(7), mostly(0, 1), mostly(1, 2), st.sampled_from([HOUR, 0]), st.just("mine"),
+        st.just(7), mostly(0, 1, 2, 2), mostly(1, 2), st.sampled_from([HOUR, 0]), st.just("mine"),
         st.sampled_from(["", "here"]), st.sampled_from([0, 1]), mostly(0, 1), st.sampled_from(["", 0]), mostly(0, 1),
     ).map(list),
     "settle": st.tuples(
@@ -157,7 +163,12 @@ MORE: dict[str, list[tuple[dict[str, Any], list[Any]]]] = {
              ({**USUAL, "bound": "2"}, [7, 0, 0, 1, 0, "new", "x"]),
              (USUAL, [7, 0, 0, 0, 0, "new", "x", "newer", "y"]),
              (LATER, CALLS["push"]), ({**LATER, "bound": "4"}, CALLS["push"]), (LATER, [7, 0, 0, 0, 0, "d", "x"])],
-    "pop": [({**USUAL, "bound": None}, [7, 0, 1, HOUR, "mine", "", 0, 1, "", 0]), (LATER, CALLS["pop"]),
+    "pop": [*(({**USUAL, "watch": watch}, [7, behind, 1, HOUR, "mine", "here", 0, 0, "", 0])
+              for watch in ({"id": "here"}, *WATCHED) for behind in (0, 2)),
+            *(({**USUAL, "unclaimed": ["a"], "consumers": some}, [7, 0, 2, HOUR, "mine", "", 0, 0, "", share])
+              for some in (None, {"someone": 1, "other": 2}, "x") for share in (0, 1)),
+            (USUAL, [7, 0, 2, HOUR, "mine", "", 0, 0, "", 1]),
+            ({**USUAL, "bound": None}, [7, 0, 1, HOUR, "mine", "", 0, 1, "", 0]), (LATER, CALLS["pop"]),
             (USUAL, [7, 0, 1, 0, "mine", "", 0, 0, "", 0]), (LATER, [7, 0, 1, 0, "mine", "here", 0, 0, "", 0])],
     "settle": [(LATER, CALLS["settle"]),
                ({**TWO, "expiry": {"c": FAR, "b": 1}}, CALLS["settle"]),

@@ -539,6 +539,13 @@ FAULTS: Final = (
         "      if false then\n",
         "dead_letters",
     ),
+    Fault(
+        "what a step behind a wait has taken is handed out, although the next step brings it, too",
+        "pressure/leases/steps.py",
+        "            if self.answer is not step:\n                return\n",
+        "",
+        r"came as attempt 1 after \[1",
+    ),
 )
 """Repeats, leases, tokens, permits, ends, members, dead letters, marks, order, delays, schedules, expiry: one each.
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from apressure.connection.waiting.waiter import Waiter, park
+from apressure.connection.waiting.waiter import FOLLOWING, Behind, Waiter, park
 from apressure.connection.wire.channel import ConnectionLost
 from apressure.connection.wire.replies import error_from_reply
+from apressure.connection.wire.script import Request, Script
 from apressure.exceptions import ConnectionLimitError, ServerError
 from tests.unit.fakes import FakeChannel, FakeNode
 
 
 class Fixture:
-    def __init__(self, claims: bool = False) -> None:
-        self.node = FakeNode()
+    def __init__(self, claims: bool = False, patient: bool = False, **options: Any) -> None:
+        self.node = FakeNode(**options)
         self.unwanted = 0
-        self.waiter = Waiter(self.node, b"source", b"claim" if claims else b"source", on_unwanted=self._unwanted)
+        destination = b"claim" if claims else b"source"
+        self.waiter = Waiter(self.node, b"source", destination, on_unwanted=self._unwanted, patient=patient)
 
     def _unwanted(self) -> None:
         self.unwanted += 1
@@ -220,3 +223,81 @@ async def test_a_wait_with_an_end_wakes_by_itself() -> None:
     async with asyncio.timeout(10):
         await fixture.park(seconds=0.01)
     assert fixture.waiter.idle
+
+
+class Behinds:
+    """Steps behind the waits of a fixture, and what became of them."""
+
+    def __init__(self, fixture: Fixture) -> None:
+        self._fixture = fixture
+        self.happened: list[object] = []
+
+    def send(self) -> None:
+        call = Script("apressure.pressure.engine", "look").on([])
+        request = Request(call, [b"argument"], self.happened.append, resend=False)
+        Behind(self._fixture.waiter, lambda: self.happened.append("ended")).send(request)
+
+
+async def test_a_step_behind_a_wait_is_answered_after_it_and_told_of_its_end_before_the_tasks() -> None:
+    fixture = Fixture()
+    behinds = Behinds(fixture)
+    parked = await fixture.parked()
+    behinds.send()
+    parked.on_wake = behinds.happened.append
+    fixture.channel.reply(b"message")
+    assert behinds.happened == ["ended", parked]
+    fixture.channel.answer(b"taken")
+    assert behinds.happened[2:] == [b"taken"]
+
+
+async def test_a_reply_that_belongs_to_another_step_ends_the_connection() -> None:
+    fixture = Fixture()
+    behinds = Behinds(fixture)
+    await fixture.parked()
+    behinds.send()
+    fixture.channel.reply(b"message")
+    fixture.channel.reply([b"another", b"taken"])
+    assert isinstance(behinds.happened[-1], ConnectionLost)
+    assert not fixture.channel.up
+
+
+async def test_a_step_behind_a_wait_that_is_lost_is_lost_and_not_told_of_an_end() -> None:
+    fixture = Fixture()
+    behinds = Behinds(fixture)
+    await fixture.parked()
+    behinds.send()
+    fixture.channel.abort("it died")
+    (happened,) = behinds.happened
+    assert isinstance(happened, ConnectionLost)
+
+
+async def test_the_end_of_a_long_slice_wakes_those_whose_step_has_run_then() -> None:
+    fixture = Fixture(patient=True)
+    parked = await fixture.parked()
+    fixture.channel.reply(None)
+    assert not parked.done()
+    behinds = Behinds(fixture)
+    behinds.send()
+    fixture.channel.reply(None)
+    assert parked.done()
+    assert behinds.happened == ["ended"]
+
+
+async def test_few_steps_stand_behind_a_wait() -> None:
+    fixture = Fixture()
+    behinds = Behinds(fixture)
+    assert not fixture.waiter.leads
+    await fixture.parked()
+    for _ in range(FOLLOWING):
+        assert fixture.waiter.leads
+        behinds.send()
+    assert not fixture.waiter.leads
+    fixture.channel.reply(b"message")
+    await fixture.parked()
+    assert fixture.waiter.leads
+
+
+async def test_no_step_stands_behind_a_wait_where_replicas_must_confirm_it() -> None:
+    fixture = Fixture(durability=1)
+    await fixture.parked()
+    assert not fixture.waiter.leads

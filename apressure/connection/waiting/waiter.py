@@ -28,11 +28,15 @@ from apressure.connection.server import Node
 from apressure.connection.settings import RECONNECT_BACKOFF
 from apressure.connection.wire.channel import Channel, ConnectionLost, OnReply
 from apressure.connection.wire.replies import NOT_EXECUTED
+from apressure.connection.wire.script import Request, answer_of, next_tag
 from apressure.core.waiting import Parked
 from apressure.exceptions import OutOfMemoryError, ServerError
 
 SLICE = 5
 """Seconds that one blocking command lasts."""
+
+FOLLOWING = 4
+"""How many steps may stand behind a blocked command, those included that nobody needs any more."""
 
 LONG_SLICE = 60
 """The same for a patient waiter, and for the second of two peeks, if the other waiter already polls often enough."""
@@ -80,6 +84,7 @@ class Waiter:
             connect, "connecting a waiter to the server", self._opened, lambda late: late.abort("the wait was ended")
         )
         self._outstanding: OnReply | None = None  # receives the reply to the command that blocks
+        self._behind: list[Behind] = []  # what stands behind it
         self._watchers: set[Parked] = set()
         self._failures = 0
         self.generation = 0
@@ -113,6 +118,20 @@ class Waiter:
         future.add_done_callback(self._watchers.discard)
         if self._outstanding is None:
             self._block()
+
+    @property
+    def leads(self) -> bool:
+        """Whether a step may stand behind the command that blocks."""
+        # Whether replicas have a step is asked behind it, which would take the connection too long.
+        return self._outstanding is not None and len(self._behind) < FOLLOWING and self._node.durability is None
+
+    def follow(self, behind: Behind, request: Request) -> None:
+        """Send a step behind the command that blocks, once; `leads` is true."""
+        channel, tag, on_reply = self._channel, next_tag(), request.on_reply
+        assert channel is not None
+        self._behind.append(behind)
+        command = [*request.arguments, tag]
+        channel.call(command, lambda reply: on_reply(answer_of(reply, tag, channel)), request.call.short)
 
     def take_claim(self) -> bool:
         """Return whether a token has been claimed; the caller must use it."""
@@ -175,6 +194,7 @@ class Waiter:
 
     def _woken(self, channel: Channel, reply: Any) -> None:
         self._outstanding = None
+        behind, self._behind = self._behind, []
         if self._wait_failed(channel, reply):
             # The tasks try their steps again. If the problem persists, the steps raise its error.
             asyncio.get_running_loop().call_later(RECONNECT_BACKOFF.pause(self._failures), self._wake, None)
@@ -185,9 +205,11 @@ class Waiter:
             if not self._spare:
                 self._wake(reply)
             return
-        if reply is None and self._patient and self.watched:
+        if reply is None and self._patient and self.watched and not behind:
             self._block()
             return
+        for step in behind:
+            step.on_end()
         if self._claims and reply is not None:
             self.claimed = True
         if self._on_element is not None and reply is not None:
@@ -229,6 +251,26 @@ class Waiter:
             if future.on_wake is not None:
                 future.on_wake(future)
         return bool(watchers)
+
+
+class Behind:
+    """Sends a step behind the command with which a waiter blocks: when that ends, the server runs it in the same turn.
+
+    The step is sent once, and by the time at which it runs nobody may need it any more: it has to see that for itself.
+
+    Args:
+        waiter: The waiter, which `leads`.
+        on_end: Called when the wait has ended, and before its tasks are woken: the step's answer is about to come. Not
+            called where the connection was lost: then the step's reply is `ConnectionLost`.
+    """
+
+    def __init__(self, waiter: Waiter, on_end: Callable[[], None]) -> None:
+        self._waiter = waiter
+        self.on_end = on_end
+
+    def send(self, request: Request) -> None:
+        """Send the step; its `on_reply` is called exactly once."""
+        self._waiter.follow(self, request)
 
 
 def park(waiters: Sequence[Waiter], generations: Sequence[int], seconds: float | None = None) -> Parked:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-import itertools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
@@ -24,14 +23,11 @@ from apressure.connection.settings import RECONNECT_BACKOFF, RETRY_BACKOFF
 from apressure.connection.wire.channel import Channel, ConnectionLost
 from apressure.connection.wire.command import is_large
 from apressure.connection.wire.replies import NOT_EXECUTED, UNREADABLE
-from apressure.connection.wire.script import Request, Script, answer_of
+from apressure.connection.wire.script import Request, Script, answer_of, next_tag
 from apressure.core.driver import NotSentError
 from apressure.exceptions import ClientClosedError, OutcomeUnknownError, ServerError, ServerUnavailableError
 
 T = TypeVar("T")
-
-_tags = itertools.count(1)
-"""Each request that is sent gets a tag, so that the reply to another one is recognized."""
 
 _CLOSED = "the client was closed; open a new one"
 
@@ -168,7 +164,7 @@ class ReconnectingConnection:
                 self._fail(request, ServerUnavailableError("the connection was lost at once"))
             return
         self._unanswered[request] = channel
-        tag = b"%d" % next(_tags)
+        tag = next_tag()
         script = request.call.script
         if script not in self._known and is_large(request.arguments):
             request.whole = True  # otherwise a large message is sent twice if the server does not know the script

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import operator
 import os
 import re
@@ -181,6 +182,14 @@ class Request:
     began: float = 0.0
     until: float = 0.0
     refusals: int = 0
+
+
+_tags = itertools.count(1)
+
+
+def next_tag() -> bytes:
+    """Return a tag for a request that is about to be sent, so that the reply to another one is recognized."""
+    return b"%d" % next(_tags)
 
 
 def scripts_of(package: str) -> Traversable:

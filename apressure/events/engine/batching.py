@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from apressure.connection.dedup import DedupSeries, PutScript
+from apressure.connection.waiting.waiter import SLICE, Behind, Waiter
 from apressure.connection.wire.script import Request
 from apressure.core.dedup_lane import DedupLane, arguments
 from apressure.core.driver import OnAnswer
 from apressure.core.putting import Putting, PuttingLane
 from apressure.core.settling import Settler
 from apressure.core.taking import TakeLane
+from apressure.core.waiting import Parked, Wait
 from apressure.events.engine.answers import Event, duplicate
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
 from apressure.events.engine.waits import EventWaits
@@ -100,9 +102,48 @@ class PopLane(TakeLane[Want, Event]):
     _steps: EventSteps
     _waits: EventWaits
 
+    def __init__(self, steps: EventSteps, waits: EventWaits) -> None:
+        super().__init__(steps, waits)
+        self._following = steps.series()  # of steps that stand behind a wait
+        self._behind: object = None  # such a step
+
     def _take(self, most: int, want: Want, waits: bool) -> Request:
         place = self._waits.take_turn() if waits else b""
         return self._steps.send_pop(self._series, most, want, place, self._answered)
+
+    def _park(self, wait: Wait) -> Parked:
+        parked, waiter, first = super()._park(wait), self._waits.leading(wait), self._first
+        # Without a lease, a client that has died would take an event with it. It is reckoned from now on.
+        if waiter is not None and self._behind is None and first.want.lease > 2000 * SLICE and not parked.done():
+            self._follow(waiter, first.most, first.want)
+        return parked
+
+    def _follow(self, waiter: Waiter, most: int, want: Want) -> None:
+        """Send a step behind the wait, so that the event that ends it takes no second round trip.
+
+        It takes events only while this client watches the queue.
+        """
+        begun = False
+
+        def on_end() -> None:
+            nonlocal begun
+            if self._entries and not self._busy and self._first.want == want:
+                begun = True
+                self._waits.take_turn()
+                self._begin(want, most)
+
+        def on_answer(answer: Any) -> None:
+            self._behind = None
+            if begun and isinstance(answer, Exception) and self._steps.repeat(request):
+                self._request = request
+            elif begun:
+                self._answered(answer)
+            elif events := self._messages(answer):
+                self._note(answer)
+                self.give_back(events)
+
+        behind = self._behind = Behind(waiter, on_end)
+        request = self._steps.send_pop(self._following, most, want, self._waits.place, on_answer, behind)
 
     def _fate(self, messages: Sequence[Event]) -> str:
         return super()._fate(messages) if messages[0].token else "they are lost"

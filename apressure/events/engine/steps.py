@@ -19,7 +19,7 @@ from apressure.connection.sender import StepSender, flag
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
 from apressure.core.added_letters import Added
-from apressure.core.driver import OnAnswer
+from apressure.core.driver import OnAnswer, Sending
 from apressure.core.limits import Changes, arguments_of
 from apressure.events.engine.answers import Event, Popped, changed, read
 from apressure.events.engine.keys import OURS, PATTERNS, EventKeys, names_among
@@ -121,18 +121,32 @@ class EventSteps(StepSender):
 
         return ServerSchedules(self, "delay", "answer[1] == 'pushed' and answer[2] == 'k'", arguments)
 
-    def send_pop(self, series: Series, most: int, want: Want, place: bytes, on_answer: OnAnswer) -> Request:
+    def send_pop(
+        self, series: Series, most: int, want: Want, place: bytes, on_answer: OnAnswer, behind: Sending | None = None
+    ) -> Request:
         """Pop and claim up to `most` events, fewer if they are large. Answers with `Popped` or a `Wait`.
 
         It first puts back what has expired. Events that were delivered as often as the limit says become dead letters.
         `place` is this client's in the line, empty if it does not wait. Events that are acknowledged at once are popped
         by a step that is never sent again.
+
+        `behind`: sends the step behind a wait; if this client does not watch the queue any more when it runs, it takes
+        nothing. Where the answer is an error, `repeat` sends it again.
         """
         drain = b"" if want.in_hand is None else want.in_hand
         how = place, want.limit, flag(want.expected), drain, flag(want.share)
-        arguments: list[Argument] = [series.next(), b"0", most, want.lease, series.token, *how]  # of that number
+        repeats = b"0" if behind is None else b"2"
+        arguments: list[Argument] = [series.next(), repeats, most, want.lease, series.token, *how]  # of that number
         token = series.token if want.lease else b""
-        return self._send(series.call("pop"), arguments, on_answer, 1, token, resend=want.lease > 0)
+        return self._send(series.call("pop"), arguments, on_answer, 1, token, want.lease > 0, behind)
+
+    def repeat(self, request: Request) -> bool:
+        """Send a step again that stood behind a wait, and had no answer; returns False if that was done before."""
+        if request.arguments[1] == b"1":
+            return False
+        request.arguments[1] = b"1"
+        self.connection.send(request)
+        return True
 
     def send_settle(
         self, series: Series, how: str, claims: Sequence[Sequence[bytes]], anywhere: bool, on_answer: OnAnswer

@@ -14,7 +14,7 @@ from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Call, Request
 from apressure.core.asking import Undo, ask
 from apressure.core.dedup_lane import has_put
-from apressure.core.driver import Connection, OnAnswer
+from apressure.core.driver import OnAnswer, Sending
 from apressure.exceptions import Role
 from apressure.pressure.engine.answers import read
 from apressure.pressure.engine.keys import Keys
@@ -64,13 +64,19 @@ class Sender(sender.Sender):
 
     async def wait_for(self, answer: asyncio.Future[Any], request: Request | None = None) -> Any:
         """Wait for an answer; cancelled, take the request back, or wait for the answer for up to `settle_timeout`."""
+        if answer.done():
+            return answer.result()  # `asyncio.wait` would take two turns of the event loop
         try:
             await asyncio.wait((answer,))
         except asyncio.CancelledError:
-            if not self.connection.take_back(request):
-                await wait_shielded(answer, self.settle_timeout)
+            await self.learn(answer, request)
             raise
         return answer.result()
+
+    async def learn(self, answer: asyncio.Future[Any], request: Request | None) -> None:
+        """Nobody needs the answer any more: take the request back, or wait for the answer, as a cancelled caller."""
+        if not self.connection.take_back(request):
+            await wait_shielded(answer, self.settle_timeout)
 
     def unclaim(self, role: Role) -> None:
         """Give back a role's token that was claimed and not used."""
@@ -95,7 +101,7 @@ class Sender(sender.Sender):
         claims: Sequence[Role] = (),
         whole: bool = False,
         changed: Callable[[Any], bool] | None = None,
-        connection: Connection | None = None,
+        connection: Sending | None = None,
     ) -> Request:
         """Send a step; `on_answer` is called once with its value, a Wait or an exception.
 
@@ -109,7 +115,7 @@ class Sender(sender.Sender):
             claims: The roles whose token was claimed for this step. They are given back when the step fails.
             whole: No later step may overtake this one while the server learns its script.
             changed: Whether an answer must be as durable as `durability=` says; None for the usual test.
-            connection: Another connection than the client's.
+            connection: What sends it, if not the client's connection.
         """
 
         def on_reply(reply: Any) -> None:

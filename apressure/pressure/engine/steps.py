@@ -22,7 +22,7 @@ from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
 from apressure.core.added_letters import Added
 from apressure.core.browsing import Asked, Found
-from apressure.core.driver import Connection, OnAnswer
+from apressure.core.driver import Connection, OnAnswer, Sending
 from apressure.core.leases.renewal import Renewal
 from apressure.core.limits import Changes, arguments_of
 from apressure.core.waiting import Wait
@@ -35,6 +35,10 @@ from apressure.pressure.engine.waits import Waits
 
 Range = tuple[int, int, int]
 """Acknowledged messages: the first number, the last one, and how many bytes they have together."""
+
+
+_FIRST, _BEHIND = b"0", b"2"
+"""How a step is sent: for the first time, or behind a wait. (A repeat has `b"1"`.)"""
 
 
 class Want(NamedTuple):
@@ -159,10 +163,13 @@ class Steps(Sender):
         arguments: list[Argument] = [series.next(), b"0", b"" if gets is None else number, *messages]
         self._send(call, arguments, on_answer, True, 1, whole=True)
 
-    def receive(self, series: Series, token: bytes, fresh: bool, want: Want, on_answer: OnAnswer) -> Request:
+    def receive(
+        self, series: Series, token: bytes, fresh: bool, want: Want, on_answer: OnAnswer, behind: Sending | None = None
+    ) -> Request:
         """Receive messages and acknowledge others. Answers with [chunks, attempts, number of dead letters].
 
-        `fresh`: the lease begins, and the step takes the role.
+        `fresh`: the lease begins, and the step takes the role. `behind`: sends the step behind a wait; if the lease has
+        expired by the time at which it runs, or another receive was carried out meanwhile, it is refused.
 
         With a limit, messages that have reached it are moved to the dead-letter queue. Then an answer without messages
         says that there may be more behind them.
@@ -173,12 +180,15 @@ class Steps(Sender):
         call = series.call("receive", tuple if dead is None else dead.for_script)
         arguments: list[Argument] = [
             self._uid, token, b"1" if fresh else b"0", claimed, want.most, want.lease, want.number, limit,
-            series.next(), b"0", *itertools.chain.from_iterable(acks),
+            series.next(), _FIRST if behind is None else _BEHIND, *itertools.chain.from_iterable(acks),
         ]  # fmt: skip
         changed = acknowledged if acks else None
-        return self._send(call, arguments, on_answer, True, 9, "consumer", claims, changed=changed)
+        return self._send(call, arguments, on_answer, True, 9, "consumer", claims, changed=changed, connection=behind)
 
-    def receive_shared(self, series: Series, token: bytes, place: bytes, want: Want, on_answer: OnAnswer) -> Request:
+    def receive_shared(
+        self, series: Series, token: bytes, place: bytes, want: Want, on_answer: OnAnswer,
+        behind: Sending | None = None,
+    ) -> Request:  # fmt: skip
         """`receive` for a member of the clients that share the role. Answers with the number of the first, too.
 
         Args:
@@ -187,15 +197,18 @@ class Steps(Sender):
             place: The member's place in the line of clients that wait for messages; empty if it does not wait.
             want: What it asks for.
             on_answer: As for `receive`.
+            behind: As for `receive`.
         """
         dead, in_hand, acks = want.dead, want.in_hand, want.acks
         limit = 0 if dead is None else dead.max_attempts
         call = series.call("receive_shared", lambda: (*self.keys.line(), *(() if dead is None else dead.for_script())))
         arguments: list[Argument] = [
-            self._uid, token, want.most, want.lease, series.next(), b"0", limit, place, want.number, 2 * len(in_hand),
+            self._uid, token, want.most, want.lease, series.next(), _FIRST if behind is None else _BEHIND, limit, place,
+            want.number, 2 * len(in_hand),
             *itertools.chain.from_iterable(in_hand), *itertools.chain.from_iterable(acks),
         ]  # fmt: skip
-        return self._send(call, arguments, on_answer, True, 5, "consumer", changed=acknowledged if acks else None)
+        changed = acknowledged if acks else None
+        return self._send(call, arguments, on_answer, True, 5, "consumer", changed=changed, connection=behind)
 
     def resign(self, place: bytes, unused: bool) -> None:
         """Leave the line of clients that wait for messages. `unused`: this client's turn had come, and it took none."""

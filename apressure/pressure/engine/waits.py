@@ -16,7 +16,7 @@ from apressure.connection.server import Node
 from apressure.connection.waiting.rounds import OVERDUE, Look, Rounds
 from apressure.connection.waiting.waiter import LONG_SLICE, SLICE, Waiter, park
 from apressure.core import waiting
-from apressure.core.waiting import ROLE_OF, Parked, Reason, Wait
+from apressure.core.waiting import ROLE_OF, Hasten, Parked, Reason, Wait
 from apressure.exceptions import ROLES, PressureError, Role
 from apressure.pressure.engine.keys import Keys
 
@@ -224,6 +224,7 @@ class Waits(waiting.ServerWaits):
     def until(
         self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str,
         notice: Notice | None = None, token: Callable[[], bytes] = bytes,
+        hasten: Hasten | None = None,
     ) -> Coroutine[Any, Any, T]:  # fmt: skip
         """As for every kind of queue.
 
@@ -233,12 +234,15 @@ class Waits(waiting.ServerWaits):
             name: The queue's name, for that error.
             notice: Logs waits for a role; None for one of this operation's own.
             token: Returns the token of the lease that the step works under; empty if it has none.
+            hasten: Called with each wait.
         """
         said = notice or Notice(name)
 
         def park(wait: Wait, noted: Noted) -> Parked:
             parked = self.park(wait, noted, token())
             said.waits(wait, parked)
+            if hasten is not None and not parked.done():
+                hasten(parked, wait)
             return parked
 
         return self._until(step, timeout, name, park)

@@ -92,10 +92,15 @@ class Lease:
         self.renewal.note_task()
         buffer, notice = self.state.buffer, self.receiving.notice
         step = functools.partial(self.receiving.step, max_items)
+        hasten = functools.partial(self.receiving.hasten, max_items)
         while True:
             while not buffer:
                 remaining = None if deadline is None else max(0.0, deadline - loop.time())
-                await self._steps.waits.until(step, remaining, self._steps.name, notice, self._token_there)
+                try:
+                    await self._steps.waits.until(step, remaining, self._steps.name, notice, self._token_there, hasten)
+                except BaseException:
+                    await self.receiving.withdraw()
+                    raise
             if self.term.certain:
                 return buffer
             await self.assured()

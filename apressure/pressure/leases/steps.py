@@ -14,9 +14,10 @@ from typing import Any
 
 from apressure import logs
 from apressure.concurrency.settle import set_result_once
+from apressure.connection.waiting.waiter import Behind, Waiter
 from apressure.connection.wire.script import Request
 from apressure.core.leases.renewal import Renewal
-from apressure.core.waiting import Wait
+from apressure.core.waiting import EMPTY, Parked, Wait
 from apressure.exceptions import DurabilityError, LeaseLostError, QueueDoesNotExistError
 from apressure.pressure.engine.steps import Access, Range, Settlement, Want
 from apressure.pressure.engine.waits import Notice
@@ -212,6 +213,8 @@ class Receiving:
         self._next = 1  # the number of the next message, or a lower one where the role is shared
         self._received = 0
         self.answer: Step | None = None
+        self._behind: Step | None = None  # stands behind a wait that has not ended
+        self._early: tuple[Step, Request | None] | None = None  # has left before the task that waits for it runs
         self.full = False
 
     @property
@@ -224,6 +227,11 @@ class Receiving:
         """The number of the first message that has not been handed out."""
         return self._state.buffer[0][0] if self._state.buffer else self._next
 
+    @property
+    def _leased(self) -> bool:
+        """Whether there is a lease already."""
+        return self._state.kept or bool(self._state.unsettled)
+
     def ahead(self, max_items: int) -> None:
         """Ask for messages before they are needed, unless a step that brings some is on its way."""
         if self.answer is None and self._state.error is None:
@@ -235,11 +243,12 @@ class Receiving:
         Cancelled, what comes all the same is in the buffer, in flight under the lease.
         """
         self._state.check()
-        if self.answer is not None:
+        early, self._early = self._early, None
+        if early is None and self.answer is not None:
             # One at a time, since the step names the number to go on with. What it brings is in the buffer.
             await self._steps.wait_for(self.answer)
             return True
-        step, request = self._ask(max_items)
+        step, request = early or self._ask(max_items)
         try:
             reply = await self._steps.wait_for(step, request)
         except asyncio.CancelledError:
@@ -247,7 +256,8 @@ class Receiving:
             raise
         if isinstance(reply, Exception):
             raise reply
-        return reply if isinstance(reply, Wait) else True
+        # Where one has left early, a wake-up may have come behind it, of which the wait to come does not know.
+        return reply if isinstance(reply, Wait) and early is None else True
 
     def _unwanted(self, step: Step) -> None:
         """The caller was cancelled before this answer came."""
@@ -256,14 +266,65 @@ class Receiving:
         if not self._state.kept:
             self._settling.return_buffer()
 
+    def hasten(self, max_items: int, parked: Parked, wait: Wait) -> None:
+        """Have the next step leave as early as possible: now, behind the wait for messages, or else at the wake-up."""
+        parked.on_wake = functools.partial(self._ask_early, max_items)
+        waiter = self._steps.waits.leading(wait)
+        if waiter is not None and self._leased and self._behind is None and self.answer is None:
+            self._follow(max_items, waiter)
+
+    async def withdraw(self) -> None:
+        """Nobody waits any more: have a step behind the wait take nothing, and wait for one that has left early."""
+        (early, self._early), (behind, self._behind) = (self._early, None), (self._behind, None)
+        if behind is not None and self._state.error is None and self._leased:
+            self._ask(0, ahead=True)[0].add_done_callback(self._unwanted)
+        elif early is not None:
+            early[0].add_done_callback(self._unwanted)
+            await self._steps.learn(*early)
+
+    def _ask_early(self, max_items: int, parked: Parked) -> None:
+        if self.answer is None and self._early is None and self._state.error is None and parked.exception() is None:
+            self._early = self._ask(max_items)
+
+    def _follow(self, max_items: int, waiter: Waiter) -> None:
+        """Send a step behind a wait, so that the message that ends it takes no second round trip.
+
+        It takes messages only while the lease is valid, and if no other receive was carried out since. So it takes
+        nothing where nobody needs it any more; and what it takes while another one is on its way, that one brings.
+        """
+        state, steps, waits = self._state, self._steps, self._steps.waits
+        step = self._behind = Step([])
+
+        def on_end() -> None:
+            if self._behind is step:
+                self._behind, self._early, self.answer = None, (step, None), step
+
+        def on_answer(reply: Any) -> None:
+            if self.answer is not step:
+                return
+            if isinstance(reply, Exception):
+                reply = EMPTY  # the next step says why
+            elif state.shared:
+                waits.take_turn()
+            self._answered(step, max_items, False, None, reply)
+
+        behind = Behind(waiter, on_end)
+        want = Want(max_items, state.term.milliseconds, self._next, state.unsettled.dead)
+        if state.shared:
+            want = want._replace(in_hand=self._settling.unconfirmed())
+            steps.receive_shared(self._series, state.token, waits.place, want, on_answer, behind)
+        else:
+            steps.receive(self._series, state.token, False, want, on_answer, behind)
+
     def _ask(self, max_items: int, ahead: bool = False) -> tuple[Step, Request]:
         """Send a step, which takes acknowledgements along.
 
         It does not hold its request, which holds it: what came would stay until the garbage collector runs.
         """
         state, steps, waits = self._state, self._steps, self._steps.waits
+        self._behind = None
         step = self.answer = Step(self._settling.take_acknowledgements())
-        fresh = not state.kept and not state.unsettled
+        fresh = not self._leased
         if fresh:
             state.term.begin()
         milliseconds = state.term.milliseconds
@@ -275,7 +336,9 @@ class Receiving:
             return step, steps.receive_shared(self._series, state.token, place, want, on_answer)
         return step, steps.receive(self._series, state.token, fresh, want, on_answer)
 
-    def _answered(self, step: Step, max_items: int, ahead: bool, confirm: Callable[[], None], reply: Any) -> None:
+    def _answered(
+        self, step: Step, max_items: int, ahead: bool, confirm: Callable[[], None] | None, reply: Any
+    ) -> None:
         state, before = self._state, self._received
         self.answer = None
         unsure = reply if isinstance(reply, DurabilityError) else None
@@ -287,7 +350,8 @@ class Receiving:
         else:
             self._settling.count(step.acks)
         if isinstance(done, list):
-            confirm()
+            if confirm is not None:
+                confirm()
             self._arrived(*done)
         elif isinstance(done, Wait) and done.reason == "paused":
             self._settling.return_buffer()
@@ -296,7 +360,7 @@ class Receiving:
                 state.unsure = unsure  # no caller waits for this step
             if not state.kept:
                 self._settling.return_buffer()  # the caller gets the error instead
-        self.full = self._received - before >= max_items
+        self.full = self._received - before >= max_items > 0
         step.set_result(reply)
 
     def _arrived(

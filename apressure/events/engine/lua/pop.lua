@@ -1,6 +1,7 @@
 -- Pop events from the front, and claim them (specification: QRPOP).
 -- KEYS: those of the prelude
--- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 the most events, 4 milliseconds of the lease (0: acknowledge them at
+-- ARGV: 1 sequence, 2 '1' if this repeats a step, or '2' if it stands behind a wait: then it takes nothing where this
+--       client does not watch the queue any more, 3 the most events, 4 milliseconds of the lease (0: acknowledge them at
 --       once), 5 token of the claims, 6 place of this client in the line or '' if it does not wait,
 --       7 limit of deliveries of an event or 0, 8 '1' if the queue must have been created,
 --       9 how many claims the caller has in hand, if it waits for those of others when the queue is closed, or '',
@@ -48,6 +49,10 @@ if before and before ~= '' then
   return {'events', ids, contents, attempts, 0, more and costs or nil}
 elseif before then
   return {'events', {}, {}, {}, 0}
+end
+if ARGV[2] == '2' then
+  local watch = watch_state()
+  if watch[1] ~= place or (natural(watch[2]) or 0) <= now() then return {'events', {}, {}, {}, 0} end
 end
 local bound, created = state(ARGV[8] == '1')
 if not bound then

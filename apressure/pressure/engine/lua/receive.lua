@@ -5,7 +5,8 @@
 --       keys of which none may exist when that is created (each the :bound of a queue that it collides with)
 -- ARGV: 1 uid, 2 lease token, 3 '1' if the role may be taken for this (a receive by hand), 4 '1' if it was claimed,
 --       5 the most messages to receive, 6 milliseconds of the lease, 7 the sequence number to go on with,
---       8 limit of deliveries of a message or 0, 9 sequence, 10 '1' if this repeats a step,
+--       8 limit of deliveries of a message or 0, 9 sequence, 10 '1' if this repeats a step, or '2' if it stands behind
+--       a wait: then it is refused where the lease has expired, or another receive came before it,
 --       11... acknowledged ranges (first, last, bytes)
 -- Returns: {'ok', {{messages}...}, {attempts} or {} (each the first), dead letters as `take` returns them} (without
 --          messages: there may be more, try again) | {'empty', -1, due} |
@@ -19,8 +20,13 @@ local uid, token, claimed, next_number, limit = ARGV[1], ARGV[2], ARGV[4], tonum
 -- After its repeat, this step would take the role again, and have messages in flight that no client knows of.
 if ARGV[3] == '1' and too_late(ARGV[9], ARGV[10]) then return {'lost'} end
 local bound, wrong, length, permits = check(CONSUMER)
-local lease = call('HMGET', KEYS[LEASE + CONSUMER], 'token', 'next', 'hold')
+local lease = call('HMGET', KEYS[LEASE + CONSUMER], 'token', 'next', 'hold', 'step')
 local mine, next_there, hold = lease[1] == token, natural(lease[2]), lease[3] == '1'
+local behind = ARGV[10] == '2'
+if behind then
+  local latest = natural(lease[4]) == ARGV[9] - 1 and next_there == next_number
+  if not (mine and latest) or (lasts(CONSUMER) or 0) <= 0 then return {'lost'} end
+end
 if wrong then return refuse(wrong, CONSUMER, claimed, token, bound) end
 local flying = in_flight()  -- raises an error where those keys are of a wrong type: before a message is taken
 if mine and (not next_there or next_there - next_number > flying) then
@@ -39,6 +45,10 @@ end
 if not mine then
   local entered, refusal = enter(CONSUMER, claimed, ARGV[3] ~= '1' and token or '')
   if not entered then return refusal end
+end
+if mine then
+  ignore_memory_limit()
+  call('HSET', KEYS[LEASE + CONSUMER], 'step', ARGV[9])  -- whatever becomes of it, steps behind waits take nothing now
 end
 local again = call('LLEN', REDELIVERED) > 0  -- some have been delivered before
 local why = limit > 0 and again and not paused and obstacle(28, limit)
@@ -64,7 +74,7 @@ if not mine then
   next_there, hold = next_number, false
   -- With a deadline at once: if this step fails below (the user lacks a right), the lease stays, and must expire.
   call('HSET', KEYS[LEASE + CONSUMER], 'token', token, 'uid', uid, 'since', now(), 'deadline', now() + ARGV[6],
-       'duration', ARGV[6], 'next', next_there)
+       'duration', ARGV[6], 'next', next_there, 'step', ARGV[9])
 end
 acknowledge(ARGV, 11, #ARGV)
 local allowed = not usual and allowance(in_flight())
@@ -105,7 +115,8 @@ if messages == 0 and not hold and call('EXISTS', INFLIGHT, APART) == 0 then
   call('DEL', KEYS[LEASE + CONSUMER])
   release(CONSUMER)
 else
-  call('HSET', KEYS[LEASE + CONSUMER], 'deadline', now() + ARGV[6], 'duration', ARGV[6], 'next', number)
+  call('HSET', KEYS[LEASE + CONSUMER], 'next', number)
+  if not behind then call('HSET', KEYS[LEASE + CONSUMER], 'deadline', now() + ARGV[6], 'duration', ARGV[6]) end
 end
 if messages == 0 and dead == 0 then
   if allowed and not paused and call('LLEN', LIST) > 0 then return limited(allowed, nil, -1, closed) end

@@ -2,8 +2,8 @@
 -- KEYS: those of the prelude, 28 turns, 29 watch; with a limit also those of the dead-letter queue (56 its reasons),
 --       and from 57 on the keys of which none may exist when it is made (each the :bound of a queue it collides with)
 -- ARGV: 1 uid, 2 member's token, 3 the most messages to receive, 4 milliseconds of the lease, 5 sequence,
---       6 '1' if this repeats a step, 7 limit of deliveries of a message or 0,
---       8 place of this client in the line, or '' if it does not wait,
+--       6 '1' if this repeats a step, or '2' if it stands behind a wait (see receive.lua),
+--       7 limit of deliveries of a message or 0, 8 place of this client in the line, or '' if it does not wait,
 --       9 a number behind those of all its deliveries so far, 10 number of arguments that say what it has in hand,
 --       11... ranges in hand (first, last), then acknowledged ranges (first, last, bytes)
 -- Returns: {'ok', {{messages}...}, {attempts} or {} (each the first), dead letters as `take` returns them, number of
@@ -24,13 +24,15 @@ if wrong then return refuse(wrong, CONSUMER, '0', lease[1] == SHARED and me and 
 in_flight()  -- raises an error where those keys are of a wrong type: before a message is taken
 call('LLEN', REDELIVERED)
 local late = me and (sequence < me.sequence or sequence == me.sequence and ARGV[6] ~= '1')  -- it comes after its repeat
+local behind = ARGV[6] == '2'
 if lease[1] ~= SHARED or not (next_number and me) or late then return {'lost'} end
+if behind and (sequence ~= me.sequence + 1 or me.deadline <= now()) then return {'lost'} end
 
 ignore_memory_limit()
 local closed, usual = survey(bound, false, CONSUMER)
 wrong = not usual and damaged_limits()
 if wrong then return wrong end
-renew_member(me, ARGV[4])
+if not behind then renew_member(me, ARGV[4]) end
 write_member(token, me)
 if sequence == me.sequence and me.count > 0 then
   -- The reply to this very step was lost: answer again with what it had received.

@@ -12,8 +12,16 @@ local CONTROL, DELAYED, ROOM = KEYS[22], KEYS[23], KEYS[26]
 local length = call('LLEN', LIST)
 local most = math.min(length, tonumber(ARGV[5]))
 if most < 1 or most > 5 then return nil end
-local lease = call('HMGET', CONSUMER_LEASE, 'token', 'next')
+local lease = call('HMGET', CONSUMER_LEASE, 'token', 'next', 'step', 'deadline', 'duration')
 if lease[1] ~= ARGV[2] or lease[2] ~= ARGV[7] then return nil end
+local time = call('TIME')
+time = time[1] * 1000 + math.floor(time[2] / 1000)
+local behind = ARGV[10] == '2'
+if behind then
+  local deadline, duration = lease[4] or '', lease[5] or ''
+  if lease[3] ~= tostring(ARGV[9] - 1) or math.max(#deadline, #duration) > 13 then return nil end
+  if not string.find(deadline .. ' ' .. duration, '^%d+ [1-9]%d*$') or tonumber(deadline) <= time then return nil end
+end
 local texts = call('MGET', BOUND, COUNT, BYTES)
 local bound = texts[1]
 if not (bound and texts[2] and texts[3]) or math.max(#bound, #texts[2], #texts[3]) > 18 then return nil end
@@ -48,7 +56,7 @@ if bound == '0' or length - #messages < tonumber(bound) then
 elseif permits > 0 then
   call('DEL', NOT_FULL)
 end
-local time = call('TIME')
-local deadline = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[6]
-call('HSET', CONSUMER_LEASE, 'deadline', deadline, 'duration', ARGV[6], 'next', number + #messages)
+local deadline = {}
+if not behind then deadline = {'deadline', time + ARGV[6], 'duration', ARGV[6]} end
+call('HSET', CONSUMER_LEASE, 'next', number + #messages, 'step', ARGV[9], unpack(deadline))
 return {'ok', {messages}, {}, 0}
