@@ -15,7 +15,8 @@ from typing import Any
 
 import redis.asyncio
 
-from apressure import AsyncQueue
+from apressure import AsyncQueue, EventQueue
+from apressure.events import EventDelivery
 from tests.benchmarks.figures import RATE
 
 MESSAGE = b"x" * 100
@@ -39,6 +40,7 @@ class Bench:
 
 
 Measure = Callable[[Bench], Awaitable[list[float]]]
+Put = Callable[[bytes], Awaitable[object]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,23 +201,47 @@ async def wake_up_brpop(bench: Bench) -> list[float]:
     return percentiles(latencies)
 
 
-async def wake_up_consumer(bench: Bench) -> list[float]:
-    """The same for a consumer: its step stands behind its wait."""
+async def woken(bench: Bench, put: Put, take: Callable[[], Awaitable[object]]) -> list[float]:
+    """The same for others that wait, in the task that has called this."""
     latencies, begin = [], 0.0
 
-    async def put() -> None:
+    async def put_soon() -> None:
         nonlocal begin
         await asyncio.sleep(0.002)
         begin = time.perf_counter()
-        await bench.queue.put(MESSAGE)
+        await put(MESSAGE)
 
-    async with AsyncQueue(NAME, url=bench.url) as getter, getter.consumer() as consumer:
-        for _ in range(bench.times(400)):
-            putting = asyncio.ensure_future(put())
-            await anext(consumer)
-            await putting
-            latencies.append(time.perf_counter() - begin)
+    for _ in range(bench.times(400)):
+        putting = asyncio.ensure_future(put_soon())
+        taken = await take()
+        await putting
+        latencies.append(time.perf_counter() - begin)
+        if isinstance(taken, EventDelivery):
+            await taken.ack()
     return percentiles(latencies)
+
+
+async def wake_up_consumer(bench: Bench, shared: bool = False) -> list[float]:
+    async with AsyncQueue(NAME, url=bench.url) as getter, getter.consumer(shared=shared) as consumer:
+        return await woken(bench, bench.queue.put, consumer.__anext__)
+
+
+async def wake_up_member(bench: Bench) -> list[float]:
+    return await wake_up_consumer(bench, shared=True)
+
+
+async def wake_up_events(bench: Bench) -> list[float]:
+    async with (
+        EventQueue(NAME, url=bench.url) as queue,
+        EventQueue(NAME, url=bench.url) as getter,
+        getter.consumer() as consumer,
+    ):
+        return await woken(bench, queue.put, consumer.__anext__)
+
+
+async def wake_up_receive(bench: Bench) -> list[float]:
+    async with EventQueue(NAME, url=bench.url) as queue, EventQueue(NAME, url=bench.url) as getter:
+        return await woken(bench, queue.put, getter.receive)
 
 
 def percentiles(latencies: list[float]) -> list[float]:
@@ -261,7 +287,13 @@ CASES = (
     Case("get_many 1,000", "rpop with count 1,000", get_batch, rpop_batch, (RATE,), (0.6,)),
     Case("async for item in consumer", "xreadgroup 100, xack", consume, read_group, (RATE,), (2.0,)),
     Case("wake-up of a blocked get", "lpush to brpop", wake_up, wake_up_brpop, ("s p50", "s p99"), (1.2, 1.5)),
-    Case("wake-up of a consumer", "lpush to brpop", wake_up_consumer, wake_up_brpop, ("s p50", "s p99"), (1.2, 1.5)),
+    *(
+        Case(f"wake-up of {what}", "lpush to brpop", measure, wake_up_brpop, ("s p50", "s p99"), (1.2, 1.5))
+        for what, measure in (
+            ("a consumer", wake_up_consumer), ("a member", wake_up_member),
+            ("an EventQueue's consumer", wake_up_events), ("an EventQueue's receive", wake_up_receive),
+        )
+    ),
     Case("processes, put_many and consumer", "reference", many_between_processes, reference_between_processes,
          (RATE,), (200.0,), one_process=False),
     Case("processes, put and consumer", "reference", one_by_one_between_processes, reference_between_processes,
