@@ -265,7 +265,8 @@ class Letters(Administration, Generic[T]):
             AsyncQueue: They go into its dead-letter queue (`NAME:dead`, or `dead_letters=`), which is created if need
                 be. Two with the same contents get times that differ.
             EventQueue: They keep their ids.
-            TaskQueue: They are tasks that have failed, with new ids.
+            TaskQueue: They are tasks that have failed, with new ids. They expire `result_ttl` after they were added,
+                whatever their `when` is.
             FileQueue: They go into its dead-letter queue, beside it, with new ids. Without an error and attempts,
                 nothing is known of them.
         """
