@@ -165,6 +165,18 @@ async def test_they_move_into_another_queue(
     assert {getattr(one, "operation", "move") for one in caplog.records} == {"move"}
 
 
+async def test_one_whose_id_is_in_use_stays_and_the_page_says_why(
+    open_page: OpenPage, clicks: EventQueue[bytes], client: Client
+) -> None:
+    letters = await clicks.dead_letters()
+    await EventQueue[bytes]("busy", client=client).put(b"new", id=letters[0].id)
+    page = await open_page("events:clicks", "events:busy", allow_actions=True)
+    await shown(page, 2)
+    answer = await do(page, await _first(page, "move", "events:clicks"), queue="events:busy")
+    assert "Nothing was moved: there is no such dead letter any more, or the other queue has" in answer.text
+    assert await clicks.dead_letters() == letters
+
+
 @pytest.mark.parametrize("what", ["move", "copy"])
 async def test_the_url_of_another_queue_counts(
     open_page: OpenPage, clicks: EventQueue[bytes], url: str, make_server: Callable[..., EmbeddedServer],
