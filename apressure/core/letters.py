@@ -48,6 +48,12 @@ class Letters(Administration, Generic[T]):
     async def put_letter(self, letter: DeadLetter[Any], timeout: float | None) -> bool:
         """Put the message of a dead letter of another queue; returns whether it was put: its id may be in use."""
 
+    def check_letter(self, letter: DeadLetter[Any]) -> None:
+        """Raise a ValueError if this queue cannot have the message of a dead letter of another queue."""
+
+    async def _until_free(self, timeout: float | None, source: str | None) -> None:
+        """Wait until dead letters can be deleted, where others may keep them from that."""
+
     def source_of(self, other: Letters[Any], source: str | None) -> str | None:
         """Return the `source=` by which this queue moves dead letters of another one here in one step.
 
@@ -228,7 +234,8 @@ class Letters(Administration, Generic[T]):
             QueueFullError, QueueInUseError, QueueClosedError, QueueDoesNotExistError: As for `put` into the other
                 queue. `accepted` says how many were moved before.
             OutcomeUnknownError: The connection broke meanwhile: some more of them may have been moved, or be in both.
-            ValueError: The other queue is this one, or cannot have the message: tasks are UTF-8.
+            ValueError: The other queue is this one, or cannot have one of the messages: tasks are UTF-8. Nothing was
+                moved.
             TypeError: An argument is invalid.
 
         Cancelled, each of them is in the other queue, or a dead letter, or both.
@@ -265,7 +272,8 @@ class Letters(Administration, Generic[T]):
             AsyncQueue: They go into its dead-letter queue (`NAME:dead`, or `dead_letters=`), which is created if need
                 be. Two with the same contents get times that differ.
             EventQueue: They keep their ids.
-            TaskQueue: They are tasks that have failed, with new ids.
+            TaskQueue: They are tasks that have failed, with new ids. They expire `result_ttl` after they were added,
+                whatever their `when` is.
             FileQueue: They go into its dead-letter queue, beside it, with new ids. Without an error and attempts,
                 nothing is known of them.
         """
@@ -334,7 +342,11 @@ class Letters(Administration, Generic[T]):
         until = None if timeout is None else asyncio.get_running_loop().time() + timeout
         found = await self._found(names, letters, source)
         not_found, moved = [*names, *(letter.id for letter in letters)], 0
+        for letter in found:
+            target.check_letter(letter)
         try:
+            if found:
+                await self._until_free(_left(until), source)
             for letter in found:
                 if await target.put_letter(letter, _left(until)):
                     done = await self._discard([letter], None, source)  # however long that takes: now it is in both

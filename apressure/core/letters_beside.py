@@ -184,8 +184,8 @@ class LettersBeside(Letters[T], Generic[T]):
         Args:
             target: The other queue, which is open.
             ids: Those with these ids, or the dead letters themselves; see `requeue`.
-            timeout: Seconds to wait for room in the other queue, and for its producer role, at most; None to wait for
-                ever.
+            timeout: Seconds to wait for room in the other queue, for its producer role, and for those who consume the
+                dead-letter queue, at most; None to wait for ever.
             source: The dead-letter queue's name; None for this queue's own.
             deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
@@ -198,7 +198,8 @@ class LettersBeside(Letters[T], Generic[T]):
             OutcomeUnknownError: The connection broke meanwhile: some more of them may have been moved, or be in both.
             ScriptingRefusedError: It is an AsyncQueue with `scripting=False`.
             StorageError: The file system refused.
-            ValueError: The other queue is this one, or cannot have the message: tasks are UTF-8.
+            ValueError: The other queue is this one, or cannot have one of the messages: tasks are UTF-8. Nothing was
+                moved.
             TypeError: An argument is invalid.
 
         Cancelled, each of them is in the other queue, or a dead letter, or both.

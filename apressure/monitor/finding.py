@@ -9,7 +9,8 @@ from typing import Any, Self
 
 from apressure import opening, queue_addresses
 from apressure.connection.client import Client
-from apressure.events.remote.address import is_okq
+from apressure.connection.settings import settings_from
+from apressure.events.remote.address import is_okq, settings_of
 from apressure.exceptions import PermissionDeniedError
 from apressure.queue_addresses import QueueAddress
 
@@ -127,6 +128,15 @@ class Finder:
             self._clients[url].scan_share = self._share
             self._clients[url].check()  # it belongs to this event loop, so that it is closed
         return self._clients[url]
+
+
+def server_at(url: str) -> str:
+    """Return where a URL leads, without secrets.
+
+    Raises:
+        TypeError, ValueError: It is none of a server.
+    """
+    return (settings_of if is_okq(url) else settings_from)({"url": url}).address.text
 
 
 def bare_name(address: QueueAddress) -> str:

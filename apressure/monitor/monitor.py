@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Self
 from apressure import validation
 from apressure.concurrency import background
 from apressure.core.history import Minute
-from apressure.monitor.finding import Finder
+from apressure.monitor.finding import Finder, server_at
 from apressure.monitor.recorder import Recorder
 from apressure.monitor.search import QueuePattern
 from apressure.queue_addresses import QueueAddress
@@ -48,6 +48,12 @@ class Seen(NamedTuple):
         """Where it is, without a password; "" for a directory."""
         client = getattr(self.queue, "client", None)
         return "" if client is None else str(client.server.address)
+
+    @property
+    def named(self) -> str:
+        """The same as its URL names it, also after a failover; see `server_at`."""
+        client = getattr(self.queue, "client", None)
+        return "" if client is None else str(client.settings.address.text)
 
 
 class Monitor:
@@ -159,13 +165,18 @@ class Monitor:
         """Return what it knows of a queue; None of one that it has not looked at.
 
         Args:
-            address: The queue; its URL does not matter.
+            address: The queue. With a URL, only on that server.
             server: The `server` of what is returned; "" for any.
+
+        Raises:
+            TypeError, ValueError: The URL is none of a server.
         """
+        named = None if address.url is None else server_at(address.url)
         places = [address._replace(url=url) for url in {None, *self._urls}]
         for queues in (self._named, *(pattern.queues for pattern in self._patterns)):
             for place in places:
-                if place in queues and (seen := self._seen(place, queues[place])) and server in ("", seen.server):
+                seen = self._seen(place, queues[place]) if place in queues else None
+                if seen and server in ("", seen.server) and named in (None, seen.named):
                     return seen
         return None
 

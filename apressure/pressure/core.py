@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -176,6 +177,11 @@ class Core(Fronting, LettersBeside[T], AnyQueue[T, "Delivery[T]", None], Generic
     async def _letters_at(self, passed: int, most: int, source: str | None) -> Read[T]:
         with self._engine.scripted("find_dead_letters").beside(source) as other:
             return await read(other, passed, most, self._items.decode)
+
+    async def _until_free(self, timeout: float | None, source: str | None) -> None:
+        nothing = DeadLetter(os.urandom(8).hex(), os.urandom(16), None, None, None, bytes)
+        # As each deletion, this waits while somebody consumes the dead letters.
+        await self._move_or_discard(Chosen(None, {}, [nothing], source, discard=True), timeout)
 
     def source_of(self, other: Letters[Any], source: str | None) -> str | None:
         if not isinstance(other, Core) or other.client is not self.client or not self.client.settings.scripting:

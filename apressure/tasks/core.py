@@ -242,14 +242,13 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
         finally:
             progress.accepted += put.done
 
-    async def put_letter(self, letter: DeadLetter[Any], timeout: float | None) -> bool:
+    def check_letter(self, letter: DeadLetter[Any]) -> None:
         try:
             letter.raw.decode()
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"the dead letter {letter.id!r} cannot be a task, which is UTF-8: {error}. Nothing was put"
+                f"the dead letter {letter.id!r} cannot be a task, which is UTF-8: {error}. Nothing was moved"
             ) from None
-        return await super().put_letter(letter, timeout)
 
     async def _put_task(self, parameters: bytes, timeout: float | None, eta: bytes, dedup: Dedup | None = None) -> str:
         """Put a task that is due then, waiting for room; returns its id."""

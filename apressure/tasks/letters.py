@@ -54,7 +54,13 @@ def _letter(task: Task, decode: Callable[[bytes], Any]) -> DeadLetter[Any]:
     else:
         failure = dead_letters.decode(b"\t" + raw(task.error or ""), task.attempts)
     known: Failure | None = failure if failure.type or failure.message else None
-    return DeadLetter(task.id, raw(task.fields.get("parameters", "")), task.attempts, known, task.updated, decode)
+    return DeadLetter(task.id, raw(task.fields.get("parameters", "")), task.attempts, known, _ended(task), decode)
+
+
+def _ended(task: Task) -> float | None:
+    """Return when a task has failed. `updated` of one that was added as a dead letter says when that was."""
+    added = task.fields.get("letter_added")
+    return task.created if added is not None and added == task.fields.get("updated") else task.updated
 
 
 def told(letter: Added) -> tuple[Any, ...]:
@@ -110,7 +116,7 @@ class Revived(Reviving):
 
 async def by_their_ends(client: Client, chosen: Chosen) -> list[End]:
     """Return the ids of chosen tasks in the order in which they ended; of those that were read, when that was, too."""
-    ended = {task.id: task.updated or 0.0 for task in await load_many(client, map(raw, chosen.sought))}
+    ended = {task.id: _ended(task) or 0.0 for task in await load_many(client, map(raw, chosen.sought))}
     order: list[tuple[float, End]] = [(ended.get(task_id, 0.0), (task_id,)) for task_id in chosen.sought]
     order += [
         (one.when or 0.0, (one.id, b"" if one.when is None else repr(one.when).encode())) for one in chosen.letters

@@ -24,7 +24,7 @@ OURS: Final = frozenset(
     {
         "status", "queue", "parameters", "result", "error", "node", "pid", "created", "updated", "eta", "attempts",
         "max_attempts", "on_orphan", "token", "progress", "progress_message", "process_started", "cancel_requested",
-        "reclaimed_node", "returned", "failure", "failed_attempt",
+        "reclaimed_node", "returned", "failure", "failed_attempt", "letter_added",
     }
 )  # fmt: skip
 """The fields of a task that have a meaning already."""

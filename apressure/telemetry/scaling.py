@@ -194,7 +194,7 @@ class Scaler:
         until, wanted = self._too_few
         if now >= until or not demand.waiting + demand.in_flight:
             return 0
-        return int(min(wanted, most // demand.concurrency))
+        return int(min(wanted, most / demand.concurrency))  # `most` may be infinite
 
     def _expected(self, statistics: Any) -> bool:
         """Whether a worker has to be there soon: workers enqueue what is due, and drive the schedules."""

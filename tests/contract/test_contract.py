@@ -13,6 +13,7 @@ import pytest
 from apressure import AsyncQueue, EventQueue, FileQueue, QueueDoesNotExistError, TaskQueue
 from apressure.testing import MemoryQueue, MemoryServer
 from apressure.testing.contract import (
+    AddedLetterContract,
     BackpressureContract,
     BoundContract,
     BrowseContract,
@@ -39,7 +40,8 @@ from tests.integration.files.conftest import MODES
 
 class Limited(
     QueueContract, DeadLetterContract, PauseContract, LimitContract, DelayContract, ScheduleContract, SpendContract,
-    HistoryContract, WorkersContract, BackpressureContract, BoundContract, BrowseContract, MovedLetterContract,
+    HistoryContract, WorkersContract, BackpressureContract, BoundContract, BrowseContract, AddedLetterContract,
+    MovedLetterContract,
 ):  # fmt: skip
     """What all kinds of queue on a server keep."""
 
@@ -197,6 +199,7 @@ class TestFakeRedisTasks(WithIds):
 class TestFileQueue(
     QueueContract,
     DeadLetterContract,
+    AddedLetterContract,
     MovedLetterContract,
     PauseContract,
     DelayContract,

@@ -67,6 +67,7 @@ ABSENT: Final = {
     "registers": _PARTS,
     "registry": _PARTS,
     "put_letter": _PARTS,
+    "check_letter": _PARTS,
     "source_of": _PARTS,
     # What consumers call of their queues
     "breathe": _PARTS,

@@ -35,8 +35,8 @@ class RemoteRegistry:
         return int(told)
 
     def _send(self, on_answer: Callable[[Any], None], *arguments: Argument) -> None:
-        async def ask() -> int:  # once: the next beat says the same, and what is not removed expires
-            return int((await self._commands.ask("QWORKERS", *arguments, ours=True, again=False))[0])
+        async def ask() -> Any:  # once: the next beat says the same, and what is not removed expires
+            return (await self._commands.ask("QWORKERS", *arguments, ours=True, again=False))[0]
 
         async def run() -> None:
             on_answer(await background.caught(ask()))

@@ -208,7 +208,7 @@ async def workers(queue: ServedQueue, *rest: bytes) -> Reply:
             return [now, *itertools.chain.from_iterable(pair for pair in pairs if pair[0])]
         case (verb,), (name, letter, record, given) if verb.upper() == b"BEAT":
             lasts = number(given, "milliseconds", KEPT_ASKED) / 1000
-            if letter not in _LETTERS or len(name) > _LONGEST_NAME or len(record) > MAX_SIZE:
+            if letter not in _LETTERS or not 0 < len(name) <= _LONGEST_NAME or len(record) > MAX_SIZE:
                 raise ErrorReply("ERR a registration has the letter c, w or p, a name and a record that are not long")
             return int(raised(await soon(lambda on_answer: registry.beat(name, letter, record, lasts, on_answer))))
         case (verb,), (name,) if verb.upper() == b"LEAVE":

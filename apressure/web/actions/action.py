@@ -134,11 +134,16 @@ def number(typed: Typed, name: str) -> float:
 def watched(asking: Asking, text: str) -> Seen:
     """Return the queue whose address was typed in."""
     try:
-        found = asking.monitor.find(queue_addresses.read(text.strip()), asking.seen.server)
+        address = queue_addresses.read(text.strip())
+        beside = address.url is None and address.kind != "files"  # on the server of the queue itself
+        if beside and not asking.seen.server and asking.monitor.many_servers:
+            raise WrongFormError("The page watches several servers. Nothing was put. Write the URL of the server, too.")
+        found = asking.monitor.find(address, asking.seen.server if beside else "")
     except (TypeError, ValueError):
         found = None
     if found is None:
         raise WrongFormError(
-            "The page does not watch this queue. Nothing was put. Write the address as the list of queues has it."
+            "The page does not watch this queue. Nothing was put. Write the address as the list of queues has it, and "
+            "for another server its URL, too: redis://host:6379/0/orders."
         )
     return found

@@ -39,6 +39,9 @@ def _on_letters(work: bulk.Work, label: str, would: str, one: str, did: str) -> 
         one: The question for one, with its id.
         did: What was done with one.
     """
+    gone = "There is no such dead letter any more."
+    if work == "move":
+        gone = "Nothing was moved: there is no such dead letter any more, or the other queue has an event with its id."
 
     async def question(asking: Asking) -> str:
         if asking.id:
@@ -59,7 +62,7 @@ def _on_letters(work: bulk.Work, label: str, would: str, one: str, did: str) -> 
             raise WrongFormError("This is the queue that they come from. Requeue them instead.")
         if asking.id:
             done = await _one(asking, work, target)
-            return f"{int(done):,} {did}." if done else "There is no such dead letter any more."
+            return f"{int(done):,} {did}." if done else gone
         if (bool(asking.search.ids), bool(asking.handles), typed.get("all") == "1").count(True) != 1:
             raise WrongFormError(
                 "Nothing was done. Say which dead letters: id=… in the URL, fields letter=… or chosen=… in the "

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from apressure import AsyncQueue, Client, DeadLetterSearch, EventQueue, FileQueue, TaskQueue
+from apressure import AsyncQueue, Client, DeadLetterSearch, EventQueue, FileQueue, QueueInUseError, TaskQueue
 from apressure.monitor import bulk
 from apressure.testing.contract.dead_letters import die
 from apressure.testing.contract.steps import drained
@@ -108,10 +108,26 @@ async def test_an_event_whose_id_is_in_use_stays(client: Client) -> None:
 
 async def test_what_cannot_be_a_task_stays(client: Client) -> None:
     source, target = opened("EventQueue", "here", client), opened("TaskQueue", "there", client)
-    await die(source, [b"\xff"], ["broken"])
-    await fails(ValueError, source.move_dead_letters(target, await source.dead_letters()))
-    assert len(await source.dead_letters()) == 1
+    await die(source, [b"a", b"\xff"], ["broken"] * 2)
+    error = await fails(ValueError, source.move_dead_letters(target, await source.dead_letters()))
+    assert "Nothing was moved" in str(error)
+    assert len(await source.dead_letters()) == 2
     assert await target.qsize() == 0
+
+
+async def test_dead_letters_that_others_consume_are_put_nowhere(client: Client, url: str) -> None:
+    source, target = opened("AsyncQueue", "here", client), opened("EventQueue", "there", client)
+    await source.create()
+    await target.create()
+    await die(source, ITEMS, ["broken"] * 3)
+    letters = await source.dead_letters()
+    async with AsyncQueue[bytes]("here:dead", url=url) as dead:
+        async with dead.consumer():
+            error = await fails(QueueInUseError, source.move_dead_letters(target, letters, timeout=0.05))
+        assert error.accepted == await target.qsize() == 0
+        assert await source.dead_letters() == letters
+        assert await source.move_dead_letters(target, letters) == 3
+    assert await source.dead_letters() == []
 
 
 async def test_a_job_that_waits_for_room_puts_each_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

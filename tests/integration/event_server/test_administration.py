@@ -88,6 +88,7 @@ _QWORKERS = (
         ("QSCHEDULE foo a  b contents", "ERR an occasion needs the record before, and the record after that"),
         ("QWORKERS foo BEAT one/1 x {} 1000", _NO_REGISTRATION),
         (f"QWORKERS foo BEAT one/1 w {'x' * 4097} 1000", _NO_REGISTRATION),
+        ("QWORKERS foo BEAT  w {} 1000", _NO_REGISTRATION),
         (f"QWORKERS foo BEAT {'x' * 256} w {{}} 1000", _NO_REGISTRATION),
         (
             "QWORKERS foo BEAT one/1 w {} 60001",

@@ -12,7 +12,9 @@ import pytest
 import redis
 
 from apressure import (
+    DeadLetter,
     DeadlineError,
+    Failure,
     LeaseLostError,
     QueueClosedError,
     QueueEmptyError,
@@ -301,6 +303,27 @@ async def test_results_expire(open_queue: Open, db: redis.Redis, client: TaskCli
         await client.task(old)
     assert await (await client.task(new)).wait() == "new"
     assert db.llen("blueque_complete_tasks_jobs") == 1
+    consistent(db)
+
+
+async def test_an_added_dead_letter_expires_after_it_was_added(open_queue: Open, db: redis.Redis) -> None:
+    queue = await open_queue(result_ttl=60)
+    old = [
+        DeadLetter(text, text.encode(), 2, Failure("E", "bad", 2), float(when), bytes)
+        for when, text in enumerate("abcd")
+    ]
+    assert await queue.add_dead_letters(old) == 4
+    await queue.put_many(range(3))
+    await (await queue.receive()).complete()
+    found = await queue.dead_letters()
+    assert [(one.raw, one.when) for one in found] == [(one.raw, one.when) for one in old]
+    assert await queue.discard([found[0]]) == await queue.requeue(ids=[found[1]]) == 1
+    await (await queue.receive()).fail("again")
+    assert (await queue.dead_letters())[-1].when == pytest.approx(time.time(), abs=3600)
+    db.hset(f"blueque_task_{found[2].id}", "updated", time.time() - 61)
+    await (await queue.receive()).complete()
+    assert found[2].id not in [one.id for one in await queue.dead_letters()]
+    assert (await queue.dead_letters())[0].when == 3.0
     consistent(db)
 
 

@@ -6,7 +6,8 @@ import asyncio
 import html
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
@@ -15,10 +16,12 @@ import httpx
 import pytest
 
 import apressure.web
-from apressure import AsyncQueue, Client, DeadLetterSearch, EventQueue, QueueEmptyError
+from apressure import AsyncQueue, Client, DeadLetterSearch, EventQueue, FileQueue, QueueEmptyError
+from apressure.embedded import EmbeddedServer
 from apressure.monitor import bulk
 from apressure.web import jobs
 from apressure.web.rendering import url_of
+from tests.integration.conftest import in_time
 from tests.integration.web.conftest import OpenPage, shown, until
 from tests.integration.web.test_actions import act, do
 from tests.integration.web.test_security import OPERATOR, TOKENS, VIEWER, csrf
@@ -160,6 +163,63 @@ async def test_they_move_into_another_queue(
         assert (await do(page, act("move"), queue=wrong)).status_code == 409
     assert [letter.item for letter in await clicks.dead_letters()] == [b"secret-5"]
     assert {getattr(one, "operation", "move") for one in caplog.records} == {"move"}
+
+
+async def test_one_whose_id_is_in_use_stays_and_the_page_says_why(
+    open_page: OpenPage, clicks: EventQueue[bytes], client: Client
+) -> None:
+    letters = await clicks.dead_letters()
+    await EventQueue[bytes]("busy", client=client).put(b"new", id=letters[0].id)
+    page = await open_page("events:clicks", "events:busy", allow_actions=True)
+    await shown(page, 2)
+    answer = await do(page, await _first(page, "move", "events:clicks"), queue="events:busy")
+    assert "Nothing was moved: there is no such dead letter any more, or the other queue has" in answer.text
+    assert await clicks.dead_letters() == letters
+
+
+@pytest.mark.parametrize("what", ["move", "copy"])
+async def test_the_url_of_another_queue_counts(
+    open_page: OpenPage, clicks: EventQueue[bytes], url: str, make_server: Callable[..., EmbeddedServer],
+    tmp_path: Path, what: str,
+) -> None:  # fmt: skip
+    """With a server that is not watched, nothing is put; without one, that of the queue itself is meant."""
+    other = make_server().url
+    async with (
+        AsyncQueue[bytes]("late", url=url) as here, AsyncQueue[bytes]("late", url=other) as there,
+        FileQueue[bytes](tmp_path / "late") as file, FileQueue[bytes](tmp_path / "spool", max_attempts=1) as spool,
+    ):  # fmt: skip
+        for one in (here, there, file, spool):
+            await one.create()
+        await bury(spool, [b"spooled"])
+        page = await open_page("events:clicks", "late", allow_actions=True, show_bodies=True)
+        await shown(page, 2)
+        link = await _first(page, what, "events:clicks")
+        for wrong in (f"{other}/late", "redis://127.0.0.1:1/0/late", "redis://host:x/0/late", "okq://127.0.0.1:1/late"):
+            answer = await do(page, link, queue=wrong, item="1", format="text")
+            assert answer.status_code == 409
+            assert "does not watch this queue. Nothing was put" in answer.text
+        both = await open_page(
+            "events:clicks", "late", f"{other}/late", f"files:{tmp_path}/*", allow_actions=True, show_bodies=True
+        )
+        await shown(both, 6)  # and spool.dead
+        targets = [("late", here), (f"{url}/late", here), (f"{other}/late", there), (f"files:{tmp_path}/late", file)]
+        for typed, target in targets:
+            link = await _first(both, what, "events:clicks")
+            assert (await do(both, link, queue=typed, item="1", format="text")).status_code == 200
+            assert [await one.qsize() for one in (here, there, file) if one is not target] == [0, 0]
+            assert await in_time(target.get()) in (b"1", *(b"secret-%d" % number for number in range(6)))
+        link = await _first(both, what, f"files:{tmp_path}/spool")
+        answer = await do(both, link, queue="late", item="1", format="text")
+        assert answer.status_code == 409
+        assert "several servers" in answer.text
+        assert (await do(both, link, queue=f"{other}/late", item="1", format="text")).status_code == 200
+        assert await there.qsize() == 1
+
+
+async def _first(page: httpx.AsyncClient, what: str, at: str) -> str:
+    """The link to an action on the first dead letter."""
+    answer = await page.get(url_of("", "queue/letters", at=at))
+    return html.unescape(re.findall(rf'href="([^"]*what={what}&amp;id=[^"]*)"', answer.text)[0])
 
 
 async def test_those_that_were_chosen_are_requeued_or_deleted(open_page: OpenPage, clicks: EventQueue[bytes]) -> None:

@@ -97,3 +97,23 @@ async def test_the_documented_rights(server: EmbeddedServer, *, allowed: bool) -
             assert await owner.get(timeout=5) == b"1"
             await in_time(put)
         await owner.delete()
+
+
+async def test_a_cancelled_put_whose_server_is_silent_waits_no_longer(server: EmbeddedServer) -> None:
+    """Its operation ends in the background, when the server answers."""
+    problems: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+    queue = AsyncQueue("orders", url=server.url)
+    async with queue, AsyncQueue("orders", url=server.url, scripting=False, settle_timeout=0.01) as plain:
+        await plain.create(1)
+        await plain.put(b"1")
+        put = await begun(plain.put(b"2"))
+        await waiting(queue)
+        with admin(server) as db:
+            db.client_pause(2000)
+        put.cancel()
+        await in_time(asyncio.wait((put,)))
+        assert put.cancelled()
+        await waiting(queue, lambda producers: not producers)
+        assert problems == []
+        await queue.delete()

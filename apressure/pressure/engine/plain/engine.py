@@ -76,7 +76,7 @@ class Plain(Engine):
     @property
     def for_room(self) -> WaitingPuts | None:
         """The puts that wait, if the one whose turn it is waits for room."""
-        if not self._is_full:
+        if not (self._is_full and self._puts):  # one that was cancelled may still be on its way back
             return None
         now = asyncio.get_running_loop().time()
         for put in self._puts:

@@ -3,6 +3,7 @@
 -- ARGV: 1 sequence, 2 '1' if this repeats a step, 3 '1' if the queue must have been created,
 --       4... the oldest first: id, parameters, when it failed (seconds since 1970), the error as text, attempts, the
 --       error as it is kept, and the attempt that ended with it; '' for the last three where nothing is known
+-- They expire as if they had failed now. While `letter_added` is `updated`, `created` says when one failed: see `standing`.
 -- Returns: {'put', number of tasks that were added} | {'missing'} | {'corrupt', why}
 local before, text = begin(ARGV[1], ARGV[2])
 if before then return {'put', before} end
@@ -15,7 +16,7 @@ for i = 4, #ARGV, 7 do
   if #ids == 0 then respect_memory_limit() end
   call(
     'HSET', task, 'status', 'failed', 'queue', NAME, 'parameters', ARGV[i + 1], 'created', ARGV[i + 2],
-    'updated', ARGV[i + 2], 'error', ARGV[i + 3]
+    'updated', stamp(), 'letter_added', stamp(), 'error', ARGV[i + 3]
   )
   if ARGV[i + 4] ~= '' then
     call('HSET', task, 'attempts', ARGV[i + 4], 'failure', ARGV[i + 5], 'failed_attempt', ARGV[i + 6])

@@ -125,8 +125,9 @@ end
 -- Returns: its status, or nil if this queue has no such task; what the step returns if it does not change it: 'unknown',
 --          'other QUEUE' (it is in another queue) or 'unfit STATUS' (its status does not allow this)
 local function standing(id, at)
-  local task = some_of(id, 'status', 'queue', 'updated')
-  if not task[1] or at and changed_at(at) ~= changed_at(task[3]) then return nil, 'unknown' end
+  local task = some_of(id, 'status', 'queue', 'updated', 'letter_added', 'created')
+  local changed = task[4] and task[4] == task[3] and task[5] or task[3]  -- as `_ended` in `apressure/tasks/letters.py`
+  if not task[1] or at and changed_at(at) ~= changed_at(changed) then return nil, 'unknown' end
   if task[2] and task[2] ~= NAME then return nil, 'other ' .. task[2] end
   return task[1], 'unfit ' .. task[1]
 end
@@ -435,7 +436,7 @@ local function revive(id)
   call('HSET', TASK .. id, 'status', 'pending', 'updated', stamp())
   call(
     'HDEL', TASK .. id, 'token', 'cancel_requested', 'reclaimed_node', 'attempts', 'error', 'failure', 'failed_attempt',
-    'node', 'pid', 'process_started', 'progress', 'progress_message', 'expires'
+    'letter_added', 'node', 'pid', 'process_started', 'progress', 'progress_message', 'expires'
   )
   local key = some_of(id, 'key')[1]
   note_keys(key and {id, key} or {})
