@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -41,6 +42,11 @@ async def must_exist(queue: Any) -> None:
     """Raise if there is no such queue: perhaps the name is wrong."""
     if not await queue.exists():
         raise QueueDoesNotExistError(f"the queue {printable(queue.name)!r} does not exist", name=queue.name)
+
+
+def command_for(verb: str, address: QueueAddress | str) -> str:
+    """Return a command on a queue, for people to type."""
+    return f"apressure {verb} {shlex.quote(str(address))}"
 
 
 def told(address: QueueAddress, **result: object) -> dict[str, object]:

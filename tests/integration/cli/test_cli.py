@@ -698,6 +698,19 @@ class TestDocumentation:
         shown = processes.run([*COMMAND, "--version"], env=environment(), capture_output=True, check=True)
         assert shown.stdout.startswith(b"apressure ")
 
+    def test_every_command_in_the_help_exists(self) -> None:
+        import typer
+
+        from apressure.cli.app import app
+
+        group: Any = typer.main.get_command(app)
+        context = group.make_context("apressure", ["--help"], resilient_parsing=True)
+        names = group.list_commands(context)
+        shown = processes.run([*COMMAND, "--help"], env=environment(COLUMNS="200"), capture_output=True, check=True)
+        listed = [words[0] for line in shown.stdout.decode().splitlines() if (words := line.strip("│ ").split())]
+        assert [name for name in names if name not in listed] == []
+        assert [name for name in names if group.get_command(context, name).name != name] == []
+
 
 def _write(descriptor: int, data: bytes) -> int:
     """Write if there is room; returns how much."""
