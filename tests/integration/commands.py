@@ -56,7 +56,11 @@ class Commands:
         self.environment = environment(url)
 
     def __call__(
-        self, *arguments: str | bytes, input: bytes = b"", code: int = 0, env: Mapping[str, str] | None = None,
+        self,
+        *arguments: str | bytes,
+        input: bytes = b"",
+        code: int = 0,
+        env: Mapping[str, str] | None = None,
         warned: str = "",
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command to its end, and check its exit code, and that a good one warns of nothing else.
