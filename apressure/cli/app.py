@@ -71,7 +71,8 @@ def _made(name: str) -> Any:
     module = f"{name}_" if iskeyword(name) else name
     (function,) = _functions(module, (module,))
     alone = typer.Typer(name=name, add_completion=False, rich_markup_mode="rich")
-    alone.command(epilog=_SEE)(command(function, server=name != "explain"))
+    # Without a name, Typer makes one of the function's: `import-` of `import_`.
+    alone.command(name, epilog=_SEE)(command(function, server=name != "explain"))
     return typer.main.get_command(alone)
 
 

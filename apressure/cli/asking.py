@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+import shlex
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any
 
-from apressure.cli.show import printable
+from apressure.core.errors import missing
 from apressure.exceptions import QueueDoesNotExistError, QueueEmptyError
 from apressure.monitor.finding import bare_name
 from apressure.queue_addresses import QueueAddress
@@ -40,7 +41,20 @@ async def delayed_counted(queue: Any) -> AsyncIterator[None]:
 async def must_exist(queue: Any) -> None:
     """Raise if there is no such queue: perhaps the name is wrong."""
     if not await queue.exists():
-        raise QueueDoesNotExistError(f"the queue {printable(queue.name)!r} does not exist", name=queue.name)
+        raise missing(queue.name)
+
+
+def command_for(verb: str, address: QueueAddress) -> str:
+    """Return a command on a queue, for people to type."""
+    return f"apressure {verb} {shlex.quote(str(address))}"
+
+
+def advised(error: BaseException, named: Mapping[str, Collection[QueueAddress]]) -> BaseException:
+    """Return an error with the command that creates the queue, if it is about one of those that were named."""
+    if isinstance(error, QueueDoesNotExistError) and len(addresses := list(named.get(error.name, ()))) == 1:
+        advice = f"create it first with `{command_for('create', addresses[0])}`"
+        return QueueDoesNotExistError(str(error).replace("create it first", advice), name=error.name)
+    return error
 
 
 def told(address: QueueAddress, **result: object) -> dict[str, object]:

@@ -201,11 +201,13 @@ class Common:
         url: The server, or None for the environment's.
         prefix: The prefix of all keys, or None for the environment's.
         json: Print JSON.
+        named: The addresses that were read, by the names of their queues.
     """
 
     url: str | None = None
     prefix: str | None = None
     json: bool = False
+    named: dict[str, set[QueueAddress]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, context: typer.Context, url: str | None, prefix: str | None, json: bool) -> Common:
@@ -220,7 +222,9 @@ class Common:
 
     def read(self, address: str, default: Kind = "queue") -> QueueAddress:
         """Return what an address says. The server is that of `--url` or of the environment, unless it names one."""
-        return queue_addresses.lasting(queue_addresses.read(address, default, self.url))
+        found = queue_addresses.lasting(queue_addresses.read(address, default, self.url))
+        self.named.setdefault(found.name, set()).add(found)
+        return found
 
     def finder(self) -> Finder:
         """Return what finds and opens queues; those of one server share a client."""

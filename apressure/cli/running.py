@@ -10,11 +10,12 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import typer
 
+from apressure.cli.asking import advised
 from apressure.cli.exits import HANDLED, Exit, as_dict, code_of, explained, message_of
 from apressure.cli.options import Common, complain
 
@@ -46,6 +47,7 @@ def execute(
     remains: Callable[[], Remains | None] = lambda: None,
     new_loop: NewLoop = asyncio.new_event_loop,
     signals: Sequence[int] = _SIGNALS,
+    untold: Collection[str] | None = None,
 ) -> _T:
     """Run a command and return its result. An error is printed on one line and ends the process with its exit code.
 
@@ -56,8 +58,9 @@ def execute(
         remains: Called after an error or a signal. Its result is printed on the same line.
         new_loop: Makes the event loop.
         signals: The signals that cancel the command. () for a command that listens to signals itself.
+        untold: The events of the log that are not printed; None for `ROUTINE`.
     """
-    with errors_printed(common, remains), _log_printed(common):
+    with errors_printed(common, remains), _log_printed(common, ROUTINE if untold is None else untold):
         return _run(coroutine, insist, new_loop, signals)
 
 
@@ -79,7 +82,7 @@ def errors_printed(common: Common, remains: Callable[[], Remains | None] = lambd
         if code is Exit.BROKEN_PIPE:
             mute_output()
         else:
-            _print_error(error, code, remains(), as_json=common.json)
+            _print_error(advised(error, common.named), code, remains(), as_json=common.json)
         raise typer.Exit(int(code)) from None
 
 
@@ -173,10 +176,18 @@ ROUTINE: Final = frozenset(
 
 
 class _Printer(logging.Handler):
-    """Prints each log record as one line, and below it the traceback of what the user's functions have raised."""
+    """Prints each log record as one line, and below it the traceback of what the user's functions have raised.
+
+    Args:
+        untold: Events that are not printed.
+    """
+
+    def __init__(self, untold: Collection[str]) -> None:
+        super().__init__()
+        self._untold = untold
 
     def emit(self, record: logging.LogRecord) -> None:
-        if getattr(record, "event", None) in ROUTINE:
+        if getattr(record, "event", None) in self._untold:
             return
         complain(f"apressure: {record.getMessage()}")
         if record.exc_info:
@@ -185,9 +196,9 @@ class _Printer(logging.Handler):
 
 
 @contextlib.contextmanager
-def _log_printed(common: Common) -> Iterator[None]:
+def _log_printed(common: Common, untold: Collection[str]) -> Iterator[None]:
     """Print the library's warnings on standard error; on a terminal also which role a command waits for."""
-    logger, printer = logging.getLogger("apressure"), _Printer()
+    logger, printer = logging.getLogger("apressure"), _Printer(untold)
     level = logger.level
     logger.setLevel(logging.INFO if sys.stderr.isatty() and not common.json else logging.WARNING)
     logger.addHandler(printer)

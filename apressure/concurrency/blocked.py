@@ -53,8 +53,8 @@ class BlockedSeconds:
 
 NOT_BLOCKED: Final = BlockedSeconds()
 
-on_block: ContextVar[Callable[[], object] | None] = ContextVar("on_block", default=None)
-"""Called when an operation of this context begins to wait."""
+on_block: ContextVar[Callable[[Cause], object] | None] = ContextVar("on_block", default=None)
+"""Called with the cause when an operation of this context begins to wait."""
 
 
 class Blocked:
@@ -93,7 +93,7 @@ class Blocked:
 
     def _begin(self, cause: Cause) -> None:
         if (tell := on_block.get()) is not None:
-            tell()
+            tell(cause)
         count, since = self._since.get(cause) or (0, time.monotonic())
         self._since[cause] = (count + 1, since)
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, TypedDict
 from apressure import validation
 from apressure.core.dedup import Dedup, dedup_of
 from apressure.exceptions import UnsupportedError
+from apressure.logs import printable
 
 MOST_DELAY: Final = 315_360_000.0
 """Seconds (ten years): the longest delay, and the longest time until a message expires."""
@@ -111,9 +112,8 @@ def due_of(terms: PutTerms | ManyTerms, name: str = "", unable: str = "", keyles
     cost = validation.whole(given.pop("cost", 1), "cost", 1, MOST_COST)
     if cost != 1 and keyless:
         raise UnsupportedError(
-            f"the queue {name!r} keeps no cost beside a message: use an EventQueue or TaskQueue with the address of "
-            f"its Redis or Valkey server, or leave out cost={unable and ', and spend() what a message has cost'}. "
-            "Nothing was put",
+            f"the queue {name!r} keeps no cost beside a message: {_instead(name)}, or leave out "
+            f"cost={unable and ', and spend() what a message has cost'}. Nothing was put",
             name=name,
         )
     window, replace = given.pop("dedup_window", None), given.pop("replace", False)
@@ -128,9 +128,17 @@ def due_of(terms: PutTerms | ManyTerms, name: str = "", unable: str = "", keyles
 def knows_no_keys(name: str, why: str) -> UnsupportedError:
     """The error for a queue that cannot tell the messages of a key."""
     return UnsupportedError(
-        f"{why}, so it cannot tell the messages of a key: use an EventQueue or TaskQueue with the address of its Redis "
-        "or Valkey server. Nothing has changed",
+        f"{why}, so it cannot tell the messages of a key: {_instead(name)}. Nothing has changed",
         name=name,
+    )
+
+
+def _instead(name: str) -> str:
+    """What to do where a queue knows nothing of a message but its contents."""
+    shown = printable(name)
+    return (
+        f"use an EventQueue (events:{shown}) or a TaskQueue (tasks:{shown}) with the address of its Redis or Valkey "
+        "server"
     )
 
 

@@ -79,7 +79,9 @@ class Wait(NamedTuple):
         if self.reason == "open":
             return QueueOpenError(f"the queue {name!r} is still open", name=name)
         role = ROLE_OF[self.reason]
-        advice = ". Wait for it, or share the role: shared=True in all consumers" if role == "consumer" else ""
+        advice = ""
+        if role == "consumer":
+            advice = ". Wait for it, or share the role: shared=True in all consumers (on the command line --shared)"
         return QueueInUseError(
             f"the {role} role of the queue {name!r} is held by {self.holder or 'another client'}{advice}",
             name=name,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from apressure import logs
 from apressure.concurrency.backoff import Backoff, pause_until
-from apressure.concurrency.blocked import on_block
+from apressure.concurrency.blocked import Cause, on_block
 from apressure.core.registration import Calls
 from apressure.exceptions import DurabilityError, PressureError, QueueDoesNotExistError, UnsupportedError
 from apressure.protocols import Consumer, Delays, Delivery, DeliverySource, Holdable, NotesErrors, Releasable, Tally
@@ -25,6 +25,8 @@ from apressure.service.retry import Hold, Retry
 from apressure.service.tasks import Tasks
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from anyio import CancelScope
 
 logger = logging.getLogger("apressure")
@@ -83,6 +85,20 @@ class Arguments:
         return consumer
 
 
+_OURS: Final = ("apressure.service.", "apressure.sync.", "concurrent.futures.")
+"""The modules between a service and the handler that it calls."""
+
+
+def _traceback_of(error: BaseException) -> TracebackType | None:
+    """Return the traceback of a handler's error from the handler's own frame on. The log shows all of it at DEBUG."""
+    traceback = error.__traceback__
+    if logger.isEnabledFor(logging.DEBUG):
+        return traceback
+    while traceback is not None and f"{traceback.tb_frame.f_globals.get('__name__')}.".startswith(_OURS):
+        traceback = traceback.tb_next
+    return traceback or error.__traceback__  # it may be an error of the service, such as that of a timeout
+
+
 class StoppedError(Exception):
     """A signal came. Raised through the consumer's block, which then gives back its messages without waiting long."""
 
@@ -110,6 +126,7 @@ class Dispatcher(ABC):
         self.tasks = Tasks(None if arguments.member is None else arguments.member.changed)
         self._failure: BaseException | None = None
         self._scope: CancelScope | None = None
+        self._pause_told = False
 
     async def run(self) -> None:
         """Handle messages until the queue is closed and drained.
@@ -185,27 +202,36 @@ class Dispatcher(ABC):
 
     async def _next(self, consumer: Consumer[Delivery[Any]]) -> Delivery[Any] | None:
         """Return the next delivery; None where the queue is closed and empty. A handler may still give some back."""
-        member = self._arguments.member
         while True:
+            before = on_block.set(self._blocked)
             try:
-                delivery = await (anext(consumer) if member is None else self._next_of(member, consumer))
+                delivery = await anext(consumer)
             except StopAsyncIteration:
                 return None
             except DurabilityError as error:  # the messages have been received; the next call returns one
                 self._warn(error)
                 continue
+            finally:
+                on_block.reset(before)
             self.received = True
             if self._arguments.observe is not None and delivery.redelivered:
                 self.outcomes["redelivered"] += 1
             return delivery
 
-    async def _next_of(self, member: Member, consumer: Consumer[Delivery[Any]]) -> Delivery[Any]:
-        """Return the next delivery. If there is none yet, the other services learn that they need not wait for it."""
-        before = on_block.set(member.idle)
-        try:
-            return await anext(consumer)
-        finally:
-            on_block.reset(before)
+    def _blocked(self, cause: Cause) -> None:
+        """There is no message yet. Other services learn that they need not wait for it, and people of a pause."""
+        if self._arguments.member is not None:
+            self._arguments.member.idle()
+        if cause != "paused":
+            self._pause_told = False
+        elif not self._pause_told:
+            self._pause_told = True
+            queue = self._arguments.queue
+            logger.warning(
+                "%s waits: the queue is paused, until resume() (on the command line `apressure resume`)",
+                self._arguments.title,
+                extra={"event": "pause_awaited", "queue": queue.name, "kind": type(queue).__name__},
+            )
 
     def _warn(self, error: PressureError) -> None:
         extra = {"event": "serve_continues", "queue": self._arguments.queue.name, "error": type(error).__name__}
@@ -326,7 +352,7 @@ class Dispatcher(ABC):
             self._arguments.role, failed, f" and {others} more" if others else "", name,
             f"asked for a retry ({error})" if asked else "failed", delivery.attempts,
             "" if most is None else f" of {most}", outcome,
-            exc_info=None if asked else error,
+            exc_info=None if asked else (type(error), error, _traceback_of(error)),
             extra={
                 "event": "handler_failed", "queue": name, "delivery": failed, "attempts": delivery.attempts,
                 "max_attempts": most, "error": type(error).__name__, "seconds": pause,

@@ -87,7 +87,7 @@ def _states(now: float, statistics: Any, schedules: Any, often_full: bool) -> It
     paused, closed = getattr(statistics, "paused", False), getattr(statistics, "closed", False)
     if paused:
         since: datetime | None = getattr(statistics, "paused_since", None)
-        text = "paused" if since is None else f"paused since {clock(since.timestamp(), now)}"
+        text = paused_text(statistics, now)
         yield State("paused", Severity.WARNING, text, None if since is None else since.timestamp())
     if limits.held_for:
         yield State("held", Severity.WARNING, f"held until {clock(now + limits.held_for, now)}")
@@ -115,6 +115,12 @@ def _full(producers: Sequence[WaitingProducer]) -> State:
     if not producers:
         return State("full", Severity.WARNING, "full")
     return State("full", Severity.WARNING, f"full: {producers_text(producers)}", producers[0].since.timestamp())
+
+
+def paused_text(statistics: Any, now: float) -> str:
+    """Say since when a paused queue is paused, where that is known: `paused since 12:03`."""
+    since: datetime | None = getattr(statistics, "paused_since", None)
+    return "paused" if since is None else f"paused since {clock(since.timestamp(), now)}"
 
 
 def producers_text(producers: Sequence[WaitingProducer]) -> str:

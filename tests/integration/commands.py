@@ -56,9 +56,14 @@ class Commands:
         self.environment = environment(url)
 
     def __call__(
-        self, *arguments: str | bytes, input: bytes = b"", code: int = 0, env: Mapping[str, str] | None = None
+        self,
+        *arguments: str | bytes,
+        input: bytes = b"",
+        code: int = 0,
+        env: Mapping[str, str] | None = None,
+        warned: str = "",
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run a command to its end, and check its exit code.
+        """Run a command to its end, and check its exit code, and that a good one warns of nothing else.
 
         It runs in this process where that is possible, since starting Python is what takes the time.
         """
@@ -77,7 +82,7 @@ class Commands:
         assert done.returncode == code, (done.returncode, done.stdout[-500:], done.stderr.decode())
         assert b"Traceback" not in done.stderr
         if code == 0:
-            assert done.stderr == b""
+            assert done.stderr.decode() == warned
         return done
 
     def json(self, *arguments: str) -> Any:

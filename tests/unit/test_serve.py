@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
@@ -318,6 +319,51 @@ async def test_a_handler_that_takes_longer_than_its_timeout_has_failed(caplog: p
     (record,) = caplog.records
     assert record.exc_info is not None
     assert repr(record.exc_info[1]) == ("TimeoutError('the handler was cancelled: it took longer than timeout=0.01 s')")
+
+
+def logged_frames(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The functions in the traceback of the only failure in the log."""
+    (failure,) = (one for one in caplog.records if getattr(one, "event", None) == "handler_failed")
+    assert failure.exc_info is not None
+    return [frame.name for frame in traceback.extract_tb(failure.exc_info[2])]
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize("level", [logging.INFO, logging.DEBUG])
+async def test_a_logged_traceback_begins_with_the_handler_unless_the_log_shows_all(
+    caplog: pytest.LogCaptureFixture, blocking: bool, level: int
+) -> None:
+    caplog.set_level(level, "apressure")
+
+    def find() -> None:
+        raise KeyError("no such order")
+
+    def fails(item: int) -> None:
+        find()
+
+    async def fails_too(item: int) -> None:
+        find()
+
+    queue, stop = MemoryQueue(1), asyncio.Event()
+    options: Any = {"on_error": lambda *_: stop.set(), "stop": stop, "signals": ()}
+    if blocking:
+        with ThreadPoolExecutor(1) as executor:
+            await serve(fails, queue, executor=executor, **options)
+    else:
+        await serve(fails_too, queue, **options)
+    begin = ["fails" if blocking else "fails_too", "find"]
+    frames = logged_frames(caplog)
+    assert frames[-2:] == begin
+    assert (frames == begin) is (level == logging.INFO)
+
+
+async def test_the_traceback_of_an_error_that_no_handler_raised_is_logged_as_it_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stop = asyncio.Event()
+    options: Any = {"on_error": lambda *_: stop.set(), "stop": stop, "signals": ()}
+    await serve(lambda _: asyncio.sleep(3600), MemoryQueue(1), timeout=0.001, **options)
+    assert len(logged_frames(caplog)) > 0
 
 
 async def test_a_handler_may_raise_a_timeout_error_of_its_own(caplog: pytest.LogCaptureFixture) -> None:

@@ -72,7 +72,7 @@ async def get(
     with Meter(f"get {address}", shown=shown, total=number) as meter:
         async with common.open(address, **settings) as opened, delayed_counted(opened):
             drain = Drain(
-                opened, Output(), meter, framing, text_of(address),
+                opened, Output(), meter, framing, text_of(address), address=address,
                 number=number, follow=follow, timeout=timeout, delete=delete, shared=shared,
             )  # fmt: skip
             await (drain.at_most_once() if at_most_once else drain.at_least_once())

@@ -14,7 +14,7 @@ from apressure.cli.exits import Exit, UsageError
 from apressure.cli.options import Address, Common, option
 from apressure.cli.show import print_json, printable
 from apressure.exceptions import ServerUnavailableError
-from apressure.telemetry.states import consumers_of
+from apressure.telemetry.states import consumers_of, paused_text
 
 
 async def health(
@@ -29,6 +29,8 @@ async def health(
 ) -> None:
     """Check that a queue can be used: the server answers, and the queue exists and is open. For probes.
 
+    A paused queue is healthy: the line says that it is paused.
+
     Exit code 0 if it is healthy, 1 if not, 3 if it does not exist, and 7 if the server does not answer.
     """
     address = common.read(queue)
@@ -42,10 +44,13 @@ async def health(
     reason = _unhealthy(statistics, max_length, consumed)
     milliseconds = round((time.monotonic() - began) * 1000, 3)
     if common.json:
-        healthy = told(address, healthy=reason is None, reason=reason, length=statistics.length)
+        healthy = told(
+            address, healthy=reason is None, reason=reason, length=statistics.length, paused=statistics.paused
+        )
         print_json({**healthy, "milliseconds": milliseconds})
     elif reason is None:
-        sys.stdout.write(f"healthy: {printable(str(address))} answered in {milliseconds:.1f} ms\n")
+        paused = f"; {paused_text(statistics, time.time())}" if statistics.paused else ""
+        sys.stdout.write(f"healthy: {printable(str(address))} answered in {milliseconds:.1f} ms{paused}\n")
     else:
         sys.stdout.write(f"unhealthy: {printable(str(address))} {reason}\n")
     if reason is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from apressure.cli.asking import told
-from apressure.cli.options import Address, Common, Progress, Timeout, option
+from apressure.cli.asking import command_for, told
+from apressure.cli.options import Address, Common, Progress, Timeout, complain, option
 from apressure.cli.running import Remains, execute
 from apressure.cli.show import answer
 from apressure.cli.streams.intake import Intake
@@ -49,12 +49,17 @@ def import_(
         messages = meter.messages
         text = f"imported {messages} messages, {counts['dead']} dead letters and {counts['schedules']} schedules"
         text += f" into {address}"
+        if intake.before:
+            text += f", which had {intake.before:,} messages before"
         if dropped:
             text += "; left out: " + ", ".join(f"{what} ({count})" for what, count in dropped.items())
         result = told(
-            address, imported=messages, dead_letters=counts["dead"], schedules=counts["schedules"], dropped=dropped
-        )
+            address, imported=messages, dead_letters=counts["dead"], schedules=counts["schedules"], dropped=dropped,
+            before=intake.before, paused=intake.paused,
+        )  # fmt: skip
         answer(result, text, as_json=common.json)
+        if intake.paused and not common.json:
+            complain(f"apressure: {address} is paused, as the exported queue was: `{command_for('resume', address)}`")
 
     def remains() -> Remains | None:
         if intake is None or not intake.done:

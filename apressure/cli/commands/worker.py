@@ -21,7 +21,7 @@ from apressure.cli.options import (
     complain,
     option,
 )
-from apressure.cli.running import execute
+from apressure.cli.running import ROUTINE, execute
 from apressure.cli.show import answer
 from apressure.concurrency.backoff import Backoff
 from apressure.service.service import Served
@@ -34,6 +34,8 @@ _FINAL: Final = (Exit.USAGE, Exit.MISSING_EXTRA)
 """The exit codes of a process that will end the same way if it is started again."""
 
 _LAST_PORT: Final = 65535
+_UNTOLD: Final = ROUTINE - {"redelivered"}
+"""Events that are not printed. A message that comes again tells of a worker that was killed."""
 
 
 def worker(
@@ -138,7 +140,8 @@ def worker(
     if sys.stderr.isatty() and not common.json:
         complain(f"apressure: {target} handles {names}. Ctrl-C lets handlers finish")
     port = metrics_port + (number or 0) if metrics_port else metrics_port
-    done = execute(common, _served(served, number is not None, _metrics(port, metrics_host)), signals=())
+    serving = _served(served, number is not None, _metrics(port, metrics_host))
+    done = execute(common, serving, signals=(), untold=_UNTOLD)
     handled, failed = (sum(getattr(one, what) for one in done.values()) for what in ("handled", "failed"))
     answer(
         {"handlers": [{"queues": name.split(", "), "handled": one.handled, "failed": one.failed}

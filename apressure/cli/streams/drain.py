@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final
 
+from apressure.cli.asking import command_for
 from apressure.cli.options import complain
 from apressure.cli.streams.framing import Framing, fits
 from apressure.cli.streams.meter import Meter
 from apressure.cli.streams.pipes import Output
+from apressure.concurrency.blocked import Cause, on_block
 from apressure.exceptions import QueueClosedError, QueueEmptyError
+from apressure.queue_addresses import QueueAddress
 
 _MOMENT: Final = 0.05
 """Seconds for an answer that is on its way."""
+
+_PATIENCE: Final = 1.0
+"""Seconds of a pause after which people are told of it."""
 
 
 @dataclasses.dataclass
@@ -27,6 +34,7 @@ class Drain:
         meter: Counts the items.
         framing: How the items are separated.
         convert: Makes an item of a message.
+        address: The queue's address.
         number: How many items to get; None for all.
         follow: Wait for more items while the queue is empty; False to end then.
         timeout: Seconds to wait for the next item, and for another consumer to leave; None to wait for ever.
@@ -40,12 +48,14 @@ class Drain:
     framing: Framing
     convert: Callable[[bytes], bytes]
     _: dataclasses.KW_ONLY
+    address: QueueAddress
     number: int | None = None
     follow: bool = True
     timeout: float | None = None
     delete: bool = False
     shared: bool = False
     _warned: bool = dataclasses.field(default=False, init=False)
+    _pause_told: asyncio.TimerHandle | None = dataclasses.field(default=None, init=False)
 
     async def at_least_once(self) -> None:
         """Get items in the consumer role. Each is acknowledged after it has been written.
@@ -57,7 +67,7 @@ class Drain:
             QueueEmptyError: No item came before the timeout.
             QueueInUseError: Another consumer had the role until the timeout.
         """
-        with self.output.noticing_the_reader():
+        with self.output.noticing_the_reader(), self._pause_noticed():
             wanted = {name: True for name in ("delete", "shared") if getattr(self, name)}  # not all kinds have both
             async with self.queue.consumer(timeout=self.timeout, **wanted) as consumer:
                 items = aiter(consumer)
@@ -72,7 +82,7 @@ class Drain:
                             raise
                         break
                     await self.output.write_item(self.convert(item), self.framing)
-                    self.meter.add(1, len(item))
+                    self._received(item)
 
     async def at_most_once(self) -> None:
         """Get items one by one. Each is removed from the queue and then written.
@@ -85,7 +95,7 @@ class Drain:
             QueueEmptyError: No item came before the timeout.
             QueueInUseError: Another consumer had the role until the timeout.
         """
-        with self.output.noticing_the_reader():
+        with self.output.noticing_the_reader(), self._pause_noticed():
             while not self._satisfied:
                 try:
                     item = self.convert(await self.queue.get(self.timeout if self.follow else 0))
@@ -102,7 +112,33 @@ class Drain:
                     self._warned = True
                     complain("apressure: an item contains the delimiter, so its reader sees two. Use --length-prefixed")
                 await self.output.write_item(item, self.framing, strict=False)
-                self.meter.add(1, len(item))
+                self._received(item)
+
+    @contextlib.contextmanager
+    def _pause_noticed(self) -> Iterator[None]:
+        """Tell after a moment that the queue is paused, once for each pause in the block."""
+        before = on_block.set(self._blocked)
+        try:
+            yield
+        finally:
+            on_block.reset(before)
+            self._go_on()
+
+    def _blocked(self, cause: Cause) -> None:
+        if cause != "paused":
+            self._go_on()
+        elif self._pause_told is None:
+            text = f"apressure: {self.address} is paused: `{command_for('resume', self.address)}` lets consumers go on"
+            self._pause_told = asyncio.get_running_loop().call_later(_PATIENCE, complain, text)
+
+    def _go_on(self) -> None:
+        if self._pause_told is not None:
+            self._pause_told.cancel()
+            self._pause_told = None
+
+    def _received(self, item: bytes) -> None:
+        self._go_on()
+        self.meter.add(1, len(item))
 
     @property
     def _satisfied(self) -> bool:

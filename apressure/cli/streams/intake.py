@@ -67,6 +67,8 @@ class Intake:
         done: How many lines are done.
         counts: How many there were of each sort.
         dropped: What was left out.
+        before: How many messages the queue had when the import began; 0 with `skip`, where it had begun before.
+        paused: Whether the queue was paused at the end, as the exported one was.
     """
 
     queue: Any
@@ -79,6 +81,8 @@ class Intake:
     done: int = 0
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
     dropped: Counter[str] = dataclasses.field(default_factory=Counter)
+    before: int = 0
+    paused: bool = False
 
     def __post_init__(self) -> None:
         self._head: Head | None = None
@@ -122,6 +126,9 @@ class Intake:
         if isinstance(entry, Head):
             self._head = entry
             self._new = await self.queue.create(self.bound or 0, exist_ok=True)
+            if not self._new and not self.skip:
+                found = await self.queue.statistics()
+                self.before = found.length + found.delayed + (found.in_flight or 0)
         self._ended = isinstance(entry, End)
         if self._number <= self.skip:
             self.done = self._number
@@ -180,6 +187,7 @@ class Intake:
                 await queue.set_bound(bound)
         if head.paused:
             await queue.pause()
+            self.paused = True
         if head.closed:
             await queue.close(self.timeout)
 

@@ -295,6 +295,7 @@ class TestGet:
             done = cli("get", queue, "--timeout", "0.05", "--json", code=6)
             told = json.loads(done.stderr)
             assert (told["error"], told["role"], told["holder"]) == ("QueueInUseError", "consumer", holder)
+            assert "(on the command line --shared)" in told["message"]
             assert stop(process)[0] == 130
 
 
@@ -437,7 +438,10 @@ class TestExitCodes:
         assert main([command, "nothing", *rest, "--url", url]) == 3
         assert capfd.readouterr() == (
             "",
-            "apressure: the queue 'nothing' does not exist: create it first, or check the URL and the prefix\n",
+            (
+                "apressure: the queue 'nothing' does not exist: create it first with "
+                "`apressure create nothing`, or check the URL and the prefix\n"
+            ),
         )
 
     @one_server
@@ -506,7 +510,8 @@ class TestExitCodes:
         assert done.stdout == b""
         assert json.loads(done.stderr) == {
             "error": "QueueDoesNotExistError",
-            "message": "the queue 'nothing' does not exist: create it first, or check the URL and the prefix",
+            "message": "the queue 'nothing' does not exist: create it first with "
+            "`apressure create nothing`, or check the URL and the prefix",
             "exit_code": 3,
             "name": "nothing",
             "help": "apressure explain QueueDoesNotExistError",
@@ -616,7 +621,10 @@ class TestLooking:
             code, _, errors = ended(process)
         assert (code, errors) == (
             3,
-            b"apressure: the queue 'orders' does not exist: create it first, or check the URL and the prefix\n",
+            (
+                b"apressure: the queue 'orders' does not exist: create it first with "
+                b"`apressure create orders`, or check the URL and the prefix\n"
+            ),
         )
 
     def test_progress_does_not_mix_with_the_items(self, cli: Commands, queue: str) -> None:
@@ -697,6 +705,19 @@ class TestDocumentation:
     def test_version(self) -> None:
         shown = processes.run([*COMMAND, "--version"], env=environment(), capture_output=True, check=True)
         assert shown.stdout.startswith(b"apressure ")
+
+    def test_every_command_in_the_help_exists(self) -> None:
+        import typer
+
+        from apressure.cli.app import app
+
+        group: Any = typer.main.get_command(app)
+        context = group.make_context("apressure", ["--help"], resilient_parsing=True)
+        names = group.list_commands(context)
+        shown = processes.run([*COMMAND, "--help"], env=environment(COLUMNS="200"), capture_output=True, check=True)
+        listed = [words[0] for line in shown.stdout.decode().splitlines() if (words := line.strip("│ ").split())]
+        assert [name for name in names if name not in listed] == []
+        assert [name for name in names if group.get_command(context, name).name != name] == []
 
 
 def _write(descriptor: int, data: bytes) -> int:

@@ -59,6 +59,18 @@ def test_requeue_names_the_queue_when_it_gets_the_dead_letter_queue(cli: Command
     assert cli("requeue", queue, "--max", "1").stdout == b"requeued 1 from orders:dead to orders\n"
 
 
+def test_delete_says_which_dead_letters_it_leaves(cli: Commands, queue: str) -> None:
+    said = "apressure: orders:dead keeps 5 dead letters: `apressure delete orders:dead` deletes that queue\n"
+    assert cli("delete", queue, warned=said).stdout == b"deleted orders\n"
+    cli.create(queue)
+    assert cli.json("delete", queue) == {"name": "orders", "deleted": True, "dead_letters": 5}
+    assert cli.json("delete", "orders:dead") == {"name": "orders:dead", "deleted": True}
+    cli.create(queue)
+    assert cli.json("delete", queue) == {"name": "orders", "deleted": True}
+    cli.create(queue)
+    cli.create("orders:dead")
+
+
 def test_requeue_moves_into_another_queue(cli: Commands, queue: str) -> None:
     said = cli("requeue", queue, "--to", "events:late", "--max", "2", "--json").stdout
     assert json.loads(said) == {"name": "orders", "from": "orders:dead", "to": "events:late", "requeued": 2}

@@ -195,7 +195,7 @@ class TestContract:
         source, target = shop.address(kind), shop.address(kind, "new")
         shop.of(source, overfill)
         file = shop("export", source).stdout
-        shop("import", target, "--timeout", "0", input=file)
+        shop("import", target, "--timeout", "0", input=file, warned=paused(target))
         assert shop.of(target, settings) == shop.of(source, settings) == (2 if kind == "files" else 4, 2, True)
 
     def test_settings_come_back_after_an_interruption(self, shop: Shop) -> None:
@@ -206,10 +206,10 @@ class TestContract:
         head = head.replace(b'"paused": false', b'"paused": true')
         shop("import", "orders", input=head + rest[0], code=1)
         assert shop.of("orders", settings) == (0, True)
-        shop("import", "orders", "--skip", "2", input=b"".join([head, *rest]))
+        shop("import", "orders", "--skip", "2", input=b"".join([head, *rest]), warned=paused("orders"))
         assert shop.of("orders", settings) == (2, True)
         shop("create", "bounded", "--bound", "5")
-        shop("import", "bounded", input=b"".join([head, *rest]))
+        shop("import", "bounded", input=b"".join([head, *rest]), warned=paused("bounded"))
         assert shop.of("bounded", settings) == (5, True)
         shop("create", "small", "--bound", "1")
         shop("import", "small", "--timeout", "0", input=b"".join([head, *rest]), code=6)
@@ -236,9 +236,24 @@ class TestContract:
         shop("import", "new", input=file)
         assert shop("get", "new", "-n", "4").stdout.splitlines() == [b'{"a":1}', b"plain", b'"quoted"', b"5"]
 
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_second_import_adds_and_says_how_many_messages_there_were(self, shop: Shop, kind: str) -> None:
+        target, file = shop.address(kind, "new"), file_of("1", "2")
+        assert b"before" not in shop("import", target, input=file).stdout
+        assert shop("import", target, input=file).stdout.endswith(b"new, which had 2 messages before\n")
+        assert shop.json_of("import", target, input=file)["before"] == 4
+        shop.json_of("import", target, "--skip", "2", input=file)
+        assert shop.of(target, lambda queue: queue.qsize()) == 7
+
     def test_a_missing_queue_is_an_error(self, shop: Shop) -> None:
         assert b"does not exist" in shop("export", "orders", code=3).stderr
         assert shop("export", "orders", code=3).stdout == b""
+
+
+def paused(address: str) -> str:
+    """What an import says of a queue that is paused."""
+    shown = address.removeprefix("queue:")
+    return f"apressure: {shown} is paused, as the exported queue was: `apressure resume {shown}`\n"
 
 
 def file_of(*items: str, bound: int = 0) -> bytes:

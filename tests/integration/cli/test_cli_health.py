@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 
@@ -26,6 +27,9 @@ async def test_a_queue_is_healthy_while_it_can_be_used(cli: Commands, open_queue
     assert cli("health", "jobs", "--max-length", "1", code=1).stdout == b"unhealthy: jobs has 2 items, more than 1\n"
     told = json.loads(cli("health", "jobs", "--consumed", "--json", code=1).stdout)
     assert (told["healthy"], told["name"], told["reason"], told["length"]) == (False, "jobs", "has no consumer", 2)
+    await queue.pause()
+    assert re.search(rb"^healthy: jobs answered in .* ms; paused since \d\d:\d\d\n$", cli("health", "jobs").stdout)
+    assert json.loads(cli("health", "jobs", "--json").stdout)["paused"]
     await queue.close()
     assert cli("health", "jobs", code=1).stdout == b"unhealthy: jobs is closed\n"
 

@@ -43,7 +43,8 @@ def test_the_bound_is_changed(cli: Commands, queue: str) -> None:
     assert cli.json("limit", queue, "--bound", "off") == {"name": "orders", "limits": NONE, "bound": 0}
     assert b"neither a number nor off" in cli("limit", queue, "--bound", "-5", code=2).stderr
     assert cli.stat(queue).bound == 0
-    cli("limit", "nothing", "--bound", "5", code=3)
+    missing = cli("limit", "events:nothing", "--bound", "5", code=3).stderr
+    assert b"the queue 'nothing' does not exist: create it first with `apressure create events:nothing`, or" in missing
 
 
 def test_a_hold_is_set_shown_and_ended(cli: Commands, queue: str) -> None:
@@ -83,6 +84,8 @@ def test_keys_are_set_and_shown(cli: Commands, url: str) -> None:
     cli("limit", events, "--key-at-most", "2", code=2)
     cli("limit", events, "--key", "customer", code=2)
     assert b"cannot tell the messages of a key" in cli("put", "files:spool", "a", "--key", "k", code=1).stderr
+    refused = cli("put", "orders", "a", "--key", "k", code=1).stderr
+    assert b"use an EventQueue (events:orders) or a TaskQueue (tasks:orders)" in refused
     cli("delete", events)
 
 

@@ -18,6 +18,9 @@ def test_a_consumer_stops_and_goes_on(cli: Commands, queue: str) -> None:
     with cli.running("get", queue) as process:
         wait_until(lambda: cli.stat(queue).consumer.state == "leased")
         assert cli.stat(queue).length == 2
+        assert process.stderr is not None
+        said = process.stderr.readline()  # after a moment
+        assert said == b"apressure: orders is paused: `apressure resume orders` lets consumers go on\n"
         assert process.poll() is None
         assert cli("resume", queue).stdout == b"resumed orders\n"
         output, errors = process.communicate(timeout=120)
@@ -56,7 +59,8 @@ def test_an_impatient_get_says_why(cli: Commands, queue: str) -> None:
 def test_a_queue_that_does_not_exist(cli: Commands, command: str) -> None:
     assert (
         cli(command, "nothing", code=3).stderr
-        == b"apressure: the queue 'nothing' does not exist: create it first, or check the URL and the prefix\n"
+        == b"apressure: the queue 'nothing' does not exist: create it first with "
+        b"`apressure create nothing`, or check the URL and the prefix\n"
     )
     error = json.loads(cli(command, "nothing", "--json", code=3).stderr)
     assert error["error"] == "QueueDoesNotExistError"

@@ -202,6 +202,30 @@ def test_a_worker_object_has_several_handlers_and_hooks(app: App, orders: sync.Q
     assert done.stdout == "orders, events:clicks: 41 handled, 0 failed\n"
 
 
+def test_a_pause_and_what_comes_again_after_a_kill_are_told(app: App, orders: sync.Queue[Any]) -> None:
+    orders.put(b"long")
+    with app.started("app:slow", "orders") as victim:
+        app.wait(app.notes)
+        victim.kill()
+    orders.pause()
+    with app.started("app:slow", "orders") as process:
+        assert process.stdout is not None
+        assert (
+            b"the queue is paused, until resume() (on the command line `apressure resume`)" in process.stdout.readline()
+        )
+        orders.resume()
+        assert b" of the queue 'orders' is delivered again: attempt 2\n" in process.stdout.readline()
+
+
+def test_a_traceback_begins_with_the_handler(app: App, orders: sync.Queue[Any]) -> None:
+    (app.place / "app.py").write_text("def fail(order):\n    raise ValueError(order)\n")
+    orders.put(b"bad")
+    orders.close()
+    failed = app.run("app:fail", "orders", "--max-attempts", "1").stderr
+    places = [line for line in failed.splitlines() if line.startswith("  File ")]
+    assert places == [f'  File "{app.place / "app.py"}", line 2, in fail']
+
+
 def test_processes_share_the_queue_and_one_that_is_killed_is_replaced(app: App, orders: sync.Queue[Any]) -> None:
     with app.started("app:bill", "orders", "--processes", "2") as parent:
         orders.put_many([b"first"] * 200)

@@ -124,6 +124,28 @@ async def test_a_request_whose_asker_has_left(said: Said, url: str) -> None:
 
 
 @on_valkey
+@provokes("pause_awaited")
+async def test_a_service_tells_once_that_its_queue_is_paused(said: Said, url: str, tmp_path: Path) -> None:
+    async with (
+        AsyncQueue("jobs", url=url) as jobs,
+        EventQueue("jobs", url=url) as events,
+        FileQueue(tmp_path / "files") as files,
+    ):
+        for number, queue in enumerate((jobs, events, files), 1):
+            await queue.create()
+            await queue.pause()
+            running = asyncio.ensure_future(serve(succeeding, queue, signals=()))
+            await eventually(lambda number=number: len(said("pause_awaited")) == number)  # type: ignore[misc]
+            await queue.resume()
+            await queue.put(b"1")
+            await queue.close()
+            await in_time(running)
+            await queue.delete()
+    kinds = [one.kind for one in said("pause_awaited")]  # type: ignore[attr-defined]
+    assert kinds == ["AsyncQueue", "EventQueue", "FileQueue"]
+
+
+@on_valkey
 @provokes("changed_by_hand", "job_ended")
 async def test_a_change_on_the_page(said: Said, url: str, open_queue: Opener) -> None:
     await open_queue("jobs")
@@ -178,6 +200,10 @@ def test_each_event_of_the_page_is_provoked_by_a_test_and_for_each_kind_of_queue
     assert {event for event, _ in PROVOKED} == table().keys()
     wanted = {(event, kind) for event in OF_EVERY_KIND for kind in KINDS}
     assert wanted - PROVOKED == {("dead_letter", "RemoteEventQueue")}
+
+
+async def succeeding(item: Any) -> None:
+    """Handle an item."""
 
 
 async def failing(item: Any) -> None:
