@@ -314,7 +314,10 @@ def test_a_function_of_a_module_in_this_folder(tasks: Tasks, tmp_path: Path, mon
 
 @pytest.mark.parametrize("command", ["ls", "purge"])
 def test_a_queue_that_does_not_exist(tasks: Tasks, command: str) -> None:
-    assert tasks.error(3, command, "unknown") == "apressure: the queue 'unknown' does not exist\n"
+    assert tasks.error(3, command, "unknown") == (
+        "apressure: the queue 'unknown' does not exist: create it first with `apressure create tasks:unknown`, or "
+        "check the URL\n"
+    )
     tasks.enqueue("x", name="unknown")
     tasks.run("purge", "unknown", "--status", "pending")
     tasks.run(command, "unknown")  # an empty one

@@ -129,9 +129,11 @@ async def test_a_service_tells_once_that_its_queue_is_paused(said: Said, url: st
     async with (
         AsyncQueue("jobs", url=url) as jobs,
         EventQueue("jobs", url=url) as events,
+        TaskQueue("jobs", url=url, codec="raw") as tasks,
         FileQueue(tmp_path / "files") as files,
     ):
-        for number, queue in enumerate((jobs, events, files), 1):
+        queues: tuple[Any, ...] = (jobs, events, tasks, files)
+        for number, queue in enumerate(queues, 1):
             await queue.create()
             await queue.pause()
             running = asyncio.ensure_future(serve(succeeding, queue, signals=()))
@@ -142,7 +144,7 @@ async def test_a_service_tells_once_that_its_queue_is_paused(said: Said, url: st
             await in_time(running)
             await queue.delete()
     kinds = [one.kind for one in said("pause_awaited")]  # type: ignore[attr-defined]
-    assert kinds == ["AsyncQueue", "EventQueue", "FileQueue"]
+    assert kinds == [type(queue).__name__ for queue in queues]
 
 
 @on_valkey
