@@ -5,7 +5,8 @@ Usage: python -m tests.benchmarks.watch [--queues N] [--messages N] [--pages N] 
 A third of the queues is of each kind that is on a server. The figures are parts of a core, less what the idle server
 needs, and the seconds until each queue has been seen once. With `--pages`, an `apressure web` watches the queues
 instead, and so many pages of it are open: half of them show the overview, and half a queue with a day of history. They
-do what a browser does, over HTTP: they wait for events, and load themselves again.
+do what a browser does, over HTTP: they wait for events, and load themselves again. Where Chromium is installed, it then
+loads the overview, for the time until something is shown.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import asyncio
 import contextlib
 import json
 import re
+import statistics
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -32,12 +35,16 @@ from apressure.monitor.monitor import Monitor
 from tests import processes
 from tests.benchmarks.__main__ import machine
 from tests.integration.commands import COMMAND, environment
+from tests.integration.web.browser import browser, is_installed
 from tests.servers import admin
 
 _AT_A_TIME = 50
 
 _SETTLES = 10.0
 """Seconds for which pages are open before it measures."""
+
+_LOADS = 21
+"""How often the overview is loaded."""
 
 _KINDS = (AsyncQueue, EventQueue, TaskQueue)
 _SCHEMES = ("", "events:", "tasks:")
@@ -181,9 +188,25 @@ async def opened(server: EmbeddedServer, queues: int, pages: int, seconds: float
                 "kB of a load": shown.size / max(1, shown.loads) / 1000,
                 "memory of the page's process, MB": process.memory_info().rss / 1e6,
             }
+            if is_installed():
+                found["ms until the overview is shown"] = await asyncio.to_thread(shown_after, base)
             for one in showing:
                 one.cancel()
         return found
+
+
+def shown_after(page: str) -> float:
+    """Return the median of the milliseconds after which Chromium shows something of a page (first contentful paint)."""
+    with tempfile.TemporaryDirectory() as home, browser(Path(home)) as chromium:
+        found = []
+        for _ in range(_LOADS):
+            chromium.get("about:blank")
+            chromium.get(page)
+            paint = "return performance.getEntriesByName('first-contentful-paint').map((one) => one.startTime)[0]"
+            while (after := chromium.execute_script(paint)) is None:
+                time.sleep(0.02)
+            found.append(float(after))
+    return statistics.median(found)
 
 
 def main() -> None:
