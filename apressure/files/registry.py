@@ -42,7 +42,8 @@ class FileRegistry(Steps):
         self._start(lambda _: None, registrations.leave, name)
 
     async def ask(self, worker_id: bytes, what: Wish) -> int:
-        return await self._change(registrations.ask, worker_id, what)
+        with self.operation():
+            return await self._change(registrations.ask, worker_id, what)
 
     async def read(self) -> tuple[int, Kept]:
         """Return the time in milliseconds since 1970, and the registrations. Call it in an operation."""
@@ -69,7 +70,10 @@ class FileRegistry(Steps):
         background.start(run(), f"registering at the queue {self.settings.name!r}")
 
     async def _change(self, change: Callable[..., int], *arguments: Any) -> int:
-        return int(await self._call(_change, change, int(self.store.time() * 1000), *arguments))
+        """Change the file. Call it in an operation."""
+        await self.store.refresh()
+        now = int(self.store.time() * 1000)
+        return int(await self._worker.in_thread(_change, self._directory, change, now, *arguments))
 
 
 def _change(directory: Directory, change: Callable[..., int], *arguments: Any) -> int:
