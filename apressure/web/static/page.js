@@ -16,6 +16,12 @@
   // What somebody has marked stays marked: the page is not loaded again before they have done something with it.
   const chosen = () => document.querySelector("#live input:checked") !== null;
 
+  // What somebody has unfolded stays so, also where a page between has no such part: the server has just started.
+  const unfolded = new Set([...document.querySelectorAll("#live details[open]")].map((one) => one.id));
+  document.addEventListener("toggle", (event) => {
+    if (event.target.open) unfolded.add(event.target.id); else unfolded.delete(event.target.id);
+  }, true);
+
   // What tells an element of the old page from the others, so that it is found in the new one.
   const pathOf = (element) => {
     const path = [];
@@ -31,10 +37,9 @@
     const focused = live.contains(document.activeElement) ? document.activeElement : null;
     const href = focused && focused.getAttribute("href");
     const path = focused && pathOf(focused);
-    const open = [...live.querySelectorAll("details[open]")].map((one) => one.id);
     const scrolled = [...live.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
     live.replaceWith(fresh);
-    fresh.querySelectorAll("details").forEach((one) => { one.open = open.includes(one.id); });
+    fresh.querySelectorAll("details").forEach((one) => { one.open = unfolded.has(one.id); });
     fresh.querySelectorAll(".scroll").forEach((one, index) => { one.scrollLeft = scrolled[index] || 0; });
     if (!focused) return;
     const same = href !== null && [...fresh.querySelectorAll("a[href]")].find((one) => one.getAttribute("href") === href);

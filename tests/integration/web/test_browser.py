@@ -154,6 +154,10 @@ def test_an_open_page_changes_by_itself_and_survives_a_restart(
         return False
 
     wait_until(opened)
+    # As where the page was started again, and has not looked at the queue yet.
+    chromium.execute_script("const live = document.getElementById('live'); live.replaceWith(live.cloneNode(false));")
+    wait_until(lambda: waiting() == "2")
+    assert chromium.execute_script("return document.querySelector('#details').open")
     served.stop()
     wait_until(lambda: "not connected" in status.text)
     do(url, put)
@@ -248,6 +252,7 @@ def test_operators_do_everything_else_with_a_browser(
     page = str(serve("--allow-actions"))
     loaded(chromium, page, "4 queues")
     loaded(chromium, f"{page}queue?at=events:paused", "far-7")
+    complaints(chromium)  # those of the test before, whose page has ended
     forms = {re.findall(r"what=(\w+)", link)[0]: link for link in links(chromium, "what=")}
 
     def act(what: str, asks: str, says: str, **typed: str) -> None:
