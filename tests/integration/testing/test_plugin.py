@@ -71,6 +71,7 @@ def files_of_the_pages() -> dict[str, str]:
     return modules
 
 
+@pytest.mark.slow
 def test_the_code_of_the_pages_runs(project: Project) -> None:
     modules = files_of_the_pages()
     assert set(modules) == {

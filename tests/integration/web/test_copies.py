@@ -117,6 +117,7 @@ async def test_hidden_messages_are_not_edited(open_page: OpenPage, client: Clien
         assert "secret" not in hidden.text
 
 
+@pytest.mark.slow  # a new queue is found after half a minute
 async def test_a_task_is_cancelled(open_page: OpenPage, client: Client) -> None:
     queue = TaskQueue[Any]("reports", client=client)
     await queue.create()
