@@ -174,12 +174,7 @@ class LettersBeside(Letters[T], Generic[T]):
     ) -> Requeued:
         """Move dead letters to the end of another queue, of any kind and on any server; their attempts start anew.
 
-        Each is put into the other queue, as it is, and then deleted here. So it is never lost. If the program is killed
-        in between, or two programs move it at the same time, it is there, and may be moved again: twice in all. An
-        EventQueue takes it with its id, and refuses it while that is in use: it stays a dead letter then.
-
-        One step does both, so that each is in exactly one of the queues, where both are AsyncQueues that use the same
-        client, and in a cluster are in one slot; or FileQueues whose directories are beside each other.
+        What a kill leaves, and where one step does it, is as for `EventQueue.move_dead_letters`.
 
         Args:
             target: The other queue, which is open.
@@ -190,17 +185,11 @@ class LettersBeside(Letters[T], Generic[T]):
             deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
         Returns:
-            How many were moved. Its attribute `not_found` has the ids that no dead letter has (any more).
+            How many were moved, with `not_found`; see `EventQueue.move_dead_letters`, also for what it raises.
 
         Raises:
-            QueueFullError, QueueInUseError, QueueClosedError, QueueDoesNotExistError: As for `put` into the other
-                queue. `accepted` says how many were moved before.
-            OutcomeUnknownError: The connection broke meanwhile: some more of them may have been moved, or be in both.
             ScriptingRefusedError: It is an AsyncQueue with `scripting=False`.
             StorageError: The file system refused.
-            ValueError: The other queue is this one, or cannot have one of the messages: tasks are UTF-8. Nothing was
-                moved.
-            TypeError: An argument is invalid.
 
         Cancelled, each of them is in the other queue, or a dead letter, or both.
         """

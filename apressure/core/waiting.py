@@ -131,7 +131,7 @@ class Waits(ABC):
         """A step has been answered with this, and nobody waits for it."""
 
     def until(
-        self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str
+        self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str, hasten: Hasten | None = None
     ) -> Coroutine[Any, Any, T]:
         """Try a step, park while it says wait, try again: the shape of every blocking operation.
 
@@ -139,8 +139,9 @@ class Waits(ABC):
             step: Sends the step, and answers with a value or a wait.
             timeout: Seconds after which the error of what blocked is raised; 0 for a single try.
             name: The queue's name, for that error.
+            hasten: Called with each wait that has not ended already.
         """
-        return self._until(step, timeout, name, self.park)
+        return self._until(step, timeout, name, self.park, hasten)
 
     async def _until(
         self,
@@ -148,6 +149,7 @@ class Waits(ABC):
         timeout: float | None,
         name: str,
         park: Callable[[Wait, list[int]], Parked],
+        hasten: Hasten | None,
     ) -> T:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
@@ -169,6 +171,8 @@ class Waits(ABC):
                     for_room = WaitForRoom(loop.time())
                     self.backpressure.note(for_room)
                 parked = park(answer, noted)
+                if hasten is not None and not parked.done():
+                    hasten(parked, answer)
                 woken = False
                 try:
                     # `asyncio.wait` would take one more turn of the event loop.
@@ -274,19 +278,6 @@ class ServerWaits(Waits):
         if (self.watching or unused) and not any(waiter.watched for waiter in waiters):
             self.watching = False
             self._resign(self.place, unused)
-
-    def until_early(
-        self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str, hasten: Hasten
-    ) -> Coroutine[Any, Any, T]:
-        """`until`, where `hasten` is called with each wait."""
-
-        def park(wait: Wait, noted: list[int]) -> Parked:
-            parked = self.park(wait, noted)
-            if not parked.done():
-                hasten(parked, wait)
-            return parked
-
-        return self._until(step, timeout, name, park)
 
     def leading(self, wait: Wait) -> Any | None:
         """Return the waiter behind whose command a step for messages may stand; None if that is not possible now."""

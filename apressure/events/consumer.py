@@ -132,7 +132,7 @@ class EventConsumer(AnyEventConsumer[T, EventDelivery[Any]], FetchingConsumer[T,
     async def _receive(self) -> None:
         self._receiving = True
         try:
-            await self.queue.waits.until_early(self._step, None, self.queue.name, self._hasten)
+            await self.queue.waits.until(self._step, None, self.queue.name, self._hasten)
         except BaseException:
             if self._ahead is not None:
                 self._ahead.add_done_callback(self._unwanted)

@@ -19,7 +19,7 @@ from apressure.concurrency.settle import set_result_once
 from apressure.connection.server import Node
 from apressure.connection.settings import RECONNECT_BACKOFF
 from apressure.connection.wire.channel import RESPChannel
-from apressure.core.waiting import Parked, Wait, Waits
+from apressure.core.waiting import Hasten, Parked, Wait, Waits
 from apressure.events.consumer import Misses
 from apressure.exceptions import PressureError
 
@@ -66,7 +66,7 @@ class Notices(Waits):
         return [self.generation]
 
     def until(
-        self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str
+        self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str, hasten: Hasten | None = None
     ) -> Coroutine[Any, Any, T]:
         loop = asyncio.get_running_loop()
         looks, misses, began = 0, Misses(), 0.0
@@ -84,7 +84,7 @@ class Notices(Waits):
             looks = looks + 1 if wait.lease is None else 0  # there was room for some
             return self.park(wait, noted, looks)
 
-        return self._until(paced, timeout, name, park)
+        return self._until(paced, timeout, name, park, hasten)
 
     def park(self, wait: Wait, noted: list[int], looks: int = 0) -> Parked:
         """Return a future that completes when a step may find something. Cancel it to stop waiting.

@@ -223,8 +223,7 @@ class Waits(waiting.ServerWaits):
 
     def until(
         self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str,
-        notice: Notice | None = None, token: Callable[[], bytes] = bytes,
-        hasten: Hasten | None = None,
+        hasten: Hasten | None = None, notice: Notice | None = None, token: Callable[[], bytes] = bytes,
     ) -> Coroutine[Any, Any, T]:  # fmt: skip
         """As for every kind of queue.
 
@@ -232,20 +231,18 @@ class Waits(waiting.ServerWaits):
             step: Sends the step, and answers with a value or a `Wait`.
             timeout: Seconds after which the error of what blocked is raised; 0 for a single try.
             name: The queue's name, for that error.
+            hasten: Called with each wait that has not ended already.
             notice: Logs waits for a role; None for one of this operation's own.
             token: Returns the token of the lease that the step works under; empty if it has none.
-            hasten: Called with each wait.
         """
         said = notice or Notice(name)
 
         def park(wait: Wait, noted: Noted) -> Parked:
             parked = self.park(wait, noted, token())
             said.waits(wait, parked)
-            if hasten is not None and not parked.done():
-                hasten(parked, wait)
             return parked
 
-        return self._until(step, timeout, name, park)
+        return self._until(step, timeout, name, park, hasten)
 
     def _stopped(self, wait: Wait) -> None:
         if wait.reason not in ("full", "few", "room", "open"):

@@ -97,7 +97,7 @@ class Lease:
             while not buffer:
                 remaining = None if deadline is None else max(0.0, deadline - loop.time())
                 try:
-                    await self._steps.waits.until(step, remaining, self._steps.name, notice, self._token_there, hasten)
+                    await self._steps.waits.until(step, remaining, self._steps.name, hasten, notice, self._token_there)
                 except BaseException:
                     await self.receiving.withdraw()
                     raise

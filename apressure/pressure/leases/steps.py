@@ -306,7 +306,7 @@ class Receiving:
                 reply = EMPTY  # the next step says why
             elif state.shared:
                 waits.take_turn()
-            self._answered(step, max_items, False, None, reply)
+            self._answered(step, max_items, False, lambda: None, reply)
 
         behind = Behind(waiter, on_end)
         want = Want(max_items, state.term.milliseconds, self._next, state.unsettled.dead)
@@ -336,9 +336,7 @@ class Receiving:
             return step, steps.receive_shared(self._series, state.token, place, want, on_answer)
         return step, steps.receive(self._series, state.token, fresh, want, on_answer)
 
-    def _answered(
-        self, step: Step, max_items: int, ahead: bool, confirm: Callable[[], None] | None, reply: Any
-    ) -> None:
+    def _answered(self, step: Step, max_items: int, ahead: bool, confirm: Callable[[], None], reply: Any) -> None:
         state, before = self._state, self._received
         self.answer = None
         unsure = reply if isinstance(reply, DurabilityError) else None
@@ -350,8 +348,7 @@ class Receiving:
         else:
             self._settling.count(step.acks)
         if isinstance(done, list):
-            if confirm is not None:
-                confirm()
+            confirm()
             self._arrived(*done)
         elif isinstance(done, Wait) and done.reason == "paused":
             self._settling.return_buffer()
