@@ -219,8 +219,18 @@ def _cancellations() -> int:
     return 0 if task is None else task.cancelling()
 
 
+_random: list[bytes] = []
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_random.clear)  # or the child would give the same ids
+
+
 def new_id() -> bytes:
     """Return a random id, a UUID of version 4."""
-    raw = os.urandom(16).hex()
-    variant = "89ab"[int(raw[16], 16) & 3]
+    try:
+        random = _random.pop()
+    except IndexError:
+        many = os.urandom(4096)  # for 256 of them: to ask the system for each one takes as long as the rest of this
+        _random.extend(many[begin : begin + 16] for begin in range(16, len(many), 16))
+        random = many[:16]
+    raw, variant = random.hex(), "89ab"[random[8] >> 6]
     return f"{raw[:8]}-{raw[8:12]}-4{raw[13:16]}-{variant}{raw[17:20]}-{raw[20:]}".encode()

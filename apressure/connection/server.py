@@ -202,7 +202,7 @@ class Node:
         self.durability = server.settings.durability
         self._discovery = server.discovery
         self._slot = slot
-        self._written = False
+        self.written = False
         self._invalidated: dict[str, float] = {}
 
     async def connect(self, response_timeout: float | None = None) -> Channel:
@@ -334,10 +334,6 @@ class Node:
         """When an address was last invalidated, by the event loop's clock. An older connection may be half-open."""
         return self._invalidated.get(address.text, 0.0)
 
-    def note_write(self) -> None:
-        """The server accepted a write, so it was no replica then."""
-        self._written = True
-
     def note_redirect(self, error: errors.ServerError, address: Address) -> bool:
         """Note what an error says about where the data is now.
 
@@ -350,7 +346,7 @@ class Node:
             host, _, port = str(error).split()[2].rpartition(":")
             self._discovery.moved(self._slot, (host or address.connection_options["host"], int(port)))
             return True
-        if error.code == "UNBLOCKED" or (error.code == "READONLY" and (self._discovery.follows or self._written)):
+        if error.code == "UNBLOCKED" or (error.code == "READONLY" and (self._discovery.follows or self.written)):
             self.invalidate(address)
             return True
         return False

@@ -49,6 +49,7 @@ class DedupLane(PuttingLane[P]):
     """A lane of messages that are put once: each item ends with its `Dedup`, and each entry has one item."""
 
     _most = 500  # for each, a step looks at some records of others, too
+    _refuses = True
 
     def _count(self, answer: Any) -> int:
         return len(answer.letters) if isinstance(answer, Answer) else answer

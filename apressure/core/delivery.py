@@ -363,9 +363,13 @@ class BatchedDelivery(LeasedDelivery[T]):
 
     __slots__ = ()
 
+    _settler: Any
+    """Settles it: see `Settler.soon`."""
+
+    @property
     @abstractmethod
-    def _ack_soon(self, reply: bytes | None) -> None:
-        """Have the next step that leaves acknowledge it, with this reply, and call `_was_acked`."""
+    def _ack(self) -> Any:
+        """The change that acknowledges it."""
 
     def ack_soon(self, reply: bytes | None = None) -> None:
         """Acknowledge the message with the next step that leaves. If that fails, the consumer says so.
@@ -381,10 +385,10 @@ class BatchedDelivery(LeasedDelivery[T]):
         if self.settled or (hand is not None and hand.claims.pop(self, None) is None):
             self._begin(self._acked)  # says why not
         self.settled = True
-        self._ack_soon(reply)
+        self._settler.soon(self._ack if reply is None else self._replied(reply), self._not_acked)
 
-    def _was_acked(self, outcome: Any) -> None:
-        """An acknowledgement that nobody waits for was answered."""
-        if outcome != self._done and self._in_hand is not None:
+    def _not_acked(self, outcome: Any) -> None:
+        """An acknowledgement that nobody waits for has failed."""
+        if self._in_hand is not None:
             error = outcome if isinstance(outcome, Exception) else self._refusal(outcome, self._acked)
             self._in_hand.failed(error)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from apressure.concurrency.settle import wait_shielded
 from apressure.core.driver import Connection, NotSentError, Request
-from apressure.core.waiting import Parked, Wait, Waits
+from apressure.core.waiting import Parked, Wait, Waits, moment
 from apressure.exceptions import LeaseLostError, PressureError, QueueDoesNotExistError
 
 R = TypeVar("R")
@@ -123,7 +123,7 @@ class Lane(ABC, Generic[E]):
         self._sent = 0
         self._parked: asyncio.Future[None] | None = None
         self._blocked_by: Wait | None = None
-        self._noted: list[int] = []
+        self._moment = 0  # the moment before the latest step
 
     @property
     def waiting(self) -> int:
@@ -189,29 +189,34 @@ class Lane(ABC, Generic[E]):
     def _flush(self) -> None:
         if self._busy:
             return  # the answer sees to the others
-        parked, self._parked = self._parked, None
-        if parked is not None:
+        if (parked := self._parked) is not None:
+            self._parked = None
             parked.cancel()
-        while self._entries and (first := self._first).future.cancelled():
-            del self._entries[first]  # its caller runs in this turn of the event loop
-        if self._entries:
-            self._noted = self._waits.note()
-            self._sent += 1
-            self._busy = True
-            self._send()
-        else:
-            self._waits.hand_back(self._role)
+        entries = self._entries
+        while entries:
+            first = next(iter(entries))
+            if not first.future.cancelled():
+                self._moment = moment()
+                self._sent += 1
+                self._busy = True
+                self._send()
+                return
+            del entries[first]  # its caller runs in this turn of the event loop
+        self._waits.hand_back(self._role)
 
-    def _answered(self, answer: Any) -> None:
+    def _answered(self, answer: Any) -> None:  # noqa: PLR0912 (each operation passes here: a function more costs time)
         self._busy = False
-        in_flight = [entry for entry in self._entries if entry.state is not WAITING]
-        for entry in in_flight:
+        in_flight = []
+        for entry in self._entries:
+            if entry.state is WAITING:
+                continue
+            in_flight.append(entry)
             if entry.future.cancelled():
                 # The reply came after the cancellation cancelled the future, and before the caller ran.
                 entry.withdraw()
             elif entry.state is CARRIED:
                 entry.state = WAITING
-        self._blocked_by = None
+        blocked_before, self._blocked_by = self._blocked_by, None
         if not isinstance(answer, Exception):
             self._blocked_by = answer if isinstance(answer, Wait) else self._accept(answer)
         elif not isinstance(answer, NotSentError):
@@ -222,7 +227,7 @@ class Lane(ABC, Generic[E]):
                 entry.future.cancel()
         if self._blocked_by is not None:
             self._fail_impatient()
-        elif self._notice is not None:
+        elif blocked_before is not None and self._notice is not None:
             self._notice.ended()
         if self._busy or isinstance(answer, NotSentError):
             return
@@ -243,7 +248,7 @@ class Lane(ABC, Generic[E]):
 
     def _park(self, wait: Wait) -> Parked:
         """Wait until it is time to try again."""
-        return self._waits.park(wait, self._noted)
+        return self._waits.park(wait, self._moment)
 
     def _asked(self, entry: E) -> bool:
         """Whether a step was sent since the operation began."""

@@ -55,6 +55,9 @@ class PuttingLane(Lane[P]):
     _most: ClassVar[int]
     """The most items in one step."""
 
+    _refuses: ClassVar[bool] = False
+    """A step may refuse items that there was room for; see `_refusal`."""
+
     _steps: Any
 
     def __init__(self, steps: Any, waits: Any) -> None:
@@ -82,7 +85,7 @@ class PuttingLane(Lane[P]):
         return None
 
     def _send(self) -> None:
-        first = self._first
+        first = next(iter(self._entries))
         expected = first.expected
         if len(self._entries) == 1 and len(first.items) - first.done <= self._window:
             items = first.items[first.done :] if first.done else first.items
@@ -129,7 +132,7 @@ class PuttingLane(Lane[P]):
         batch, self._batch, self._served, begin = self._batch, [], 0, 0
         for entry, sent in batch:
             end = min(count, begin + sent)
-            if (error := self._refusal(entry, answer, begin, end)) is not None:
+            if self._refuses and (error := self._refusal(entry, answer, begin, end)) is not None:
                 self._remove(entry)
                 entry.fail(error)
                 begin = end

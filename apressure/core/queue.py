@@ -156,7 +156,7 @@ class AnyQueue(
         if deadline is not None:
             put = self.put(item, timeout, **terms)
             return await within(deadline, self.name, put)
-        return await self._put_one(self._items.encode(item), timeout, self._due_of(terms))
+        return await self._put_one(self._items.encode(item), timeout, self._due_of(terms) if terms else None)
 
     async def put_nowait(self, item: T, *, deadline: float | None = None, **terms: Unpack[PutTerms]) -> Put:
         """Put an item without waiting for room; the other arguments are those of `put`.

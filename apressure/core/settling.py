@@ -30,15 +30,19 @@ class Settler(ABC, Generic[C, O]):
     """The most steps that are on their way: the server works while the client reads answers. One connection keeps
     their order."""
 
+    _done: ClassVar[Any] = True
+    """The outcome of a change that was made."""
+
     def __init__(self, steps: Any) -> None:
         self._steps = steps
-        self._waiting: deque[tuple[C, Callable[[O | Exception], None]]] = deque()
+        # With each change, who is told of its outcome, and whether also if it was made.
+        self._waiting: deque[tuple[C, Callable[[O | Exception], None], bool]] = deque()
         self._on_their_way = 0
         self._idle: asyncio.Future[None] | None = None
 
-    def soon(self, change: C, on_settled: Callable[[O | Exception], None]) -> None:
-        """Make a change with the next step that leaves; `on_settled` is called once, with its outcome or the error."""
-        self._waiting.append((change, on_settled))
+    def soon(self, change: C, on_failed: Callable[[O | Exception], None]) -> None:
+        """Make a change with the next step that leaves; `on_failed` gets what came of it, unless it was made."""
+        self._waiting.append((change, on_failed, False))
         if not self._on_their_way:
             self._on_their_way = 1
             asyncio.get_running_loop().call_soon(self._send)  # others may follow in this turn of the event loop
@@ -62,7 +66,7 @@ class Settler(ABC, Generic[C, O]):
             elif not outcome.done():
                 outcome.set_exception(copy.copy(result))  # one exception in many tasks would mix their tracebacks
 
-        self._waiting.append((change, on_settled))
+        self._waiting.append((change, on_settled, True))
         if not self._on_their_way:
             self._on_their_way = 1
             self._send()  # what comes meanwhile is the next step
@@ -116,9 +120,12 @@ class Settler(ABC, Generic[C, O]):
             if self._idle is not None and not self._on_their_way:
                 set_result_once(self._idle, None)
             return
-        waiting = self._waiting
-        made = [waiting.popleft() for _ in range(self._next())]
-        changes = [change for change, _ in made]
+        waiting, number = self._waiting, self._next()
+        if number < len(waiting):
+            leaving = [waiting.popleft() for _ in range(number)]
+        else:
+            leaving, self._waiting = list(waiting), deque()
+        changes, listeners, always = zip(*leaving, strict=True)
 
         def on_answer(answer: Any) -> None:
             outcomes: Sequence[O | Exception]
@@ -127,8 +134,9 @@ class Settler(ABC, Generic[C, O]):
             else:
                 outcomes = known = self._outcomes(changes, answer)
                 self._steps.counts.deleted_count += self._settled(changes, known)
-            for (_, on_settled), outcome in zip(made, outcomes, strict=True):
-                on_settled(outcome)
+            for tell, anyway, outcome in zip(listeners, always, outcomes, strict=True):
+                if anyway or outcome != self._done:
+                    tell(outcome)
             self._send()
 
         self._settle(changes, on_answer)

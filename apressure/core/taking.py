@@ -19,7 +19,7 @@ from apressure.concurrency.handover import note_taken
 from apressure.concurrency.settle import set_result_once, wait_for_answer, wait_shielded
 from apressure.core.driver import Request
 from apressure.core.lanes import CARRIED, WITHDRAWN, Entry, Lane
-from apressure.core.waiting import EMPTY, Wait
+from apressure.core.waiting import EMPTY, Wait, moment
 from apressure.exceptions import DurabilityError, OutcomeUnknownError
 from apressure.items import Items
 
@@ -196,7 +196,7 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
 
     def _begin(self, want: W, most: int) -> None:
         """A step that the lane has not sent is on its way now; `_answered` gets its answer."""
-        self._noted = self._waits.note()
+        self._moment = moment()
         self._sent += 1
         self._busy = True
         self._request = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
@@ -98,6 +99,9 @@ class Wait(NamedTuple):
 Hasten = Callable[[Parked, Wait], None]
 """Has the step after a wait leave as early as possible: before its task runs."""
 
+moment: Final = itertools.count(1).__next__
+"""Return the number of this moment, greater than all before: it tells whether a wake-up came after a step was sent."""
+
 EMPTY: Final = Wait("empty")
 FULL: Final = Wait("full")
 
@@ -117,14 +121,15 @@ class Waits(ABC):
         self._closed_by: PressureError | None = None
 
     @abstractmethod
-    def note(self) -> list[int]:
-        """Return what `park` needs after the step that is about to be sent."""
-
-    @abstractmethod
-    def park(self, wait: Wait, noted: list[int]) -> Parked:
+    def park(self, wait: Wait, since: int) -> Parked:
         """Return a future that completes when it is time to try the step again. Cancel it to stop waiting.
 
-        Its exception says that the server cannot be reached.
+        It completes at once after a wake-up that came since then, so one between a step and its wait is not lost. Its
+        exception says that the server cannot be reached.
+
+        Args:
+            wait: What the step has answered.
+            since: The `moment` before the step was sent.
         """
 
     def drop(self, wait: Wait) -> None:  # noqa: B027
@@ -148,7 +153,7 @@ class Waits(ABC):
         step: Callable[[], Awaitable[T | Wait]],
         timeout: float | None,
         name: str,
-        park: Callable[[Wait, list[int]], Parked],
+        park: Callable[[Wait, int], Parked],
         hasten: Hasten | None,
     ) -> T:
         loop = asyncio.get_running_loop()
@@ -156,7 +161,7 @@ class Waits(ABC):
         for_room: WaitForRoom | None = None
         try:
             while True:
-                noted = self.note()
+                since = moment()
                 answer: Any = await step()
                 if not isinstance(answer, Wait):
                     return answer  # type: ignore[no-any-return]
@@ -170,7 +175,7 @@ class Waits(ABC):
                 elif for_room is None:
                     for_room = WaitForRoom(loop.time())
                     self.backpressure.note(for_room)
-                parked = park(answer, noted)
+                parked = park(answer, since)
                 if hasten is not None and not parked.done():
                     hasten(parked, answer)
                 woken = False
@@ -263,9 +268,6 @@ class ServerWaits(Waits):
         """This client's place in the line of those that wait for messages."""
         return os.urandom(8).hex().encode()  # at the first wait, since a process may be forked until then
 
-    def note(self) -> list[int]:
-        return [waiter.generation for waiter in self._all]
-
     def drop(self, wait: Wait) -> None:
         """A step has been answered with this, and nobody waits for it: another client watches the queue."""
         if wait.reason in ("watch", "limited"):
@@ -283,13 +285,13 @@ class ServerWaits(Waits):
         """Return the waiter behind whose command a step for messages may stand; None if that is not possible now."""
         return self.messages if wait.reason in ("empty", "watch") and self.messages.leads else None
 
-    def _noted(self, wait: Wait, noted: list[int]) -> tuple[tuple[Any, ...], list[int]]:
-        """Return the waiters for a wait, and what `note` has returned for them."""
+    def _waiters_for(self, wait: Wait) -> tuple[Any, ...]:
+        """Return the waiters for a wait."""
         self.watching = self.watching or wait.reason in ("watch", "limited")
         waiters = self._waiters[wait.reason]
         if wait.closed:  # it is no news any more; but one that limits keep may miss that others have taken the rest
             waiters = self._waiters["draining"] if wait.reason == "limited" else waiters[:1]
-        return waiters, [noted[self._all.index(waiter)] for waiter in waiters]
+        return waiters
 
     def _close(self, error: PressureError) -> list[Any]:
         """Release the connections. Returns the waiters for which something has come, or may still come."""

@@ -19,7 +19,7 @@ from apressure.core.consumer import ConsumerOptions, QueueConsumer
 from apressure.core.fetching import FetchingConsumer
 from apressure.core.leases.in_hand import ExtendedHand
 from apressure.core.prefetch import QUICK, Chunk
-from apressure.core.waiting import Parked, Wait
+from apressure.core.waiting import Parked, Wait, moment
 from apressure.events.delivery import EventDelivery
 from apressure.events.driver import RedisDriver
 from apressure.events.engine.answers import Extended
@@ -278,7 +278,7 @@ class EventConsumers:
         """
         loop, misses = asyncio.get_running_loop(), Misses()
         while self._not_drained:
-            noted = {consumer: consumer.queue.waits.note() for consumer in self._not_drained}
+            since = moment()
             blocked: dict[AnyEventConsumer[Any, Any], Wait] = {}
             try:
                 # A busy queue must not starve the others.
@@ -298,7 +298,7 @@ class EventConsumers:
                 else:
                     if blocked:
                         began = loop.time()
-                        await self._park(blocked, noted)
+                        await self._park(blocked, since)
                         blocked = {}
                         await misses.note(loop.time() - began)
             finally:
@@ -307,11 +307,9 @@ class EventConsumers:
         self._not_drained = list(self._consumers)  # what was in hand may have gone back
         raise StopAsyncIteration
 
-    async def _park(
-        self, blocked: dict[AnyEventConsumer[Any, Any], Wait], noted: dict[AnyEventConsumer[Any, Any], list[int]]
-    ) -> None:
-        """Wait until one of the queues may have something."""
-        parked = {consumer: consumer.queue.waits.park(wait, noted[consumer]) for consumer, wait in blocked.items()}
+    async def _park(self, blocked: dict[AnyEventConsumer[Any, Any], Wait], since: int) -> None:
+        """Wait until one of the queues may have something that it did not have at that moment."""
+        parked = {consumer: consumer.queue.waits.park(wait, since) for consumer, wait in blocked.items()}
         try:
             await asyncio.wait(parked.values(), return_when=asyncio.FIRST_COMPLETED)
         finally:

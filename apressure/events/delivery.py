@@ -38,6 +38,7 @@ class EventDelivery(BatchedDelivery[T]):
 
     raw: bytes
     attempts: int
+    _settler: EventSettler
 
     _noun = "event"
     _gone = "its lease has ended and another client gets it again, or it was acknowledged by its id"
@@ -103,7 +104,11 @@ class EventDelivery(BatchedDelivery[T]):
             return ("later", (*self.claim, self.failure, due.encoded))
         if self.failure and back:
             return ("fail", (*self.claim, self.failure))
-        return ("nack" if back else "ack", self.claim)
+        return ("nack", self.claim) if back else self._ack
+
+    @property
+    def _ack(self) -> Change:
+        return ("ack", self.claim)
 
     @property
     def _released(self) -> Change:
@@ -111,9 +116,6 @@ class EventDelivery(BatchedDelivery[T]):
 
     async def _make(self, change: Change) -> bool:
         return await self._settler.settle(change)
-
-    def _ack_soon(self, reply: bytes | None) -> None:
-        self._settler.soon(("ack", self.claim) if reply is None else self._replied(reply), self._was_acked)
 
     async def _extend(self, seconds: float) -> Any:
         return (await self._steps.extend([self.claim], seconds)).outcomes[0]

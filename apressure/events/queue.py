@@ -166,7 +166,7 @@ class EventQueue(Fronting, EventLetters[T], Queue[T, EventDelivery[T]]):
         if deadline is not None:
             put = self.put(item, timeout, id=id, front=front, **terms)
             return await within(deadline, self.name, put)
-        due = self._due_of(terms)
+        due = self._due_of(terms) if terms else None
         if front and due is not None:
             raise ValueError(
                 "such an event joins the end of the line: give front=True, or delay=, at=, expires=, key=, cost= or "
@@ -174,7 +174,8 @@ class EventQueue(Fronting, EventLetters[T], Queue[T, EventDelivery[T]]):
             )
         event_id = new_id() if id is None else validation.encoded(id, "id", MAX_ID)
         event = event_id, self._items.encode(item)
-        validation.timeout(timeout)
+        if timeout is not None:
+            validation.timeout(timeout)
         self._driver.check()
         replaced = await self._driver.put(event, timeout, due, front, id is not None)
         return (replaced or event_id).decode(errors="surrogateescape")

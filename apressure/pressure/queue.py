@@ -159,7 +159,7 @@ class AsyncQueue(Core[T]):
         if deadline is not None:
             put = self.put(item, timeout, force, **terms)
             return await within(deadline, self.name, put)
-        due = self._due_of(terms)
+        due = self._due_of(terms) if terms else None
         return await self._engine.put(Put([self._items.encode(item)]), timeout, force, due)
 
     @with_deadline()

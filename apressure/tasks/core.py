@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from apressure import validation
@@ -230,8 +230,10 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
 
     # What is behind puts.
 
-    async def _put_one(self, message: bytes, timeout: float | None, due: Due | None) -> str:
-        return await self._put_task(message, timeout, eta_of(due), None if due is None else due.dedup)
+    def _put_one(self, message: bytes, timeout: float | None, due: Due | None) -> Coroutine[Any, Any, str]:
+        if due is None:
+            return self._put_task(message, timeout, b"")
+        return self._put_task(message, timeout, eta_of(due), due.dedup)
 
     async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:
         etas = itertools.repeat(eta_of(due)) if due is None or not due.absolute else _in_order(due, progress.accepted)
@@ -292,11 +294,12 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
                     asker.replied(task_id, task.result)
             return
 
-    async def _put(self, put: Put, timeout: float | None, lane: PutLane | None = None) -> bytes | None:
+    def _put(self, put: Put, timeout: float | None, lane: PutLane | None = None) -> Awaitable[bytes | None]:
         """Put tasks, waiting for room; returns the id of the one that was replaced."""
-        validation.timeout(timeout)
+        if timeout is not None:
+            validation.timeout(timeout)
         self.check()
-        return await (lane or self._puts).run(put, timeout, False)  # type: ignore[no-any-return]
+        return (lane or self._puts).run(put, timeout, False)
 
     @property
     def _history(self) -> ServerHistory:
@@ -304,7 +307,7 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
 
     @property
     def _schedules(self) -> ServerSchedules:
-        def arguments(number: int, message: bytes) -> list[Argument]:
+        def arguments(number: bytes, message: bytes) -> list[Argument]:
             return [number, b"0", b"0", new_id(), message, b""]
 
         return ServerSchedules(self.steps, "enqueue", "answer[1] == 'put' and answer[2] ~= '0'", arguments)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from apressure.core.delivery import BatchedDelivery, Hand
 from apressure.core.due import Due
 from apressure.core.leases.clock import since_boot
+from apressure.core.waiting import moment
 from apressure.protocols import LONGEST_LEASE
 from apressure.tasks.engine.answers import Reserved
 from apressure.tasks.engine.keys import task_key
@@ -60,7 +61,7 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
         self.cancel_requested = "cancel_requested" in reserved.fields
         self.certain_until = until
         self.failure = b""
-        self._core = core
+        self._core, self._settler = core, core.settler
         self._fields = reserved.fields
         self.decode = decode
         self._in_hand = in_hand
@@ -121,11 +122,11 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
         client, key = self._core.client, task_key(self.claim.id)
         channels = channels_of(client)
         while not self.cancel_requested:
-            noted = channels.generation(key)
+            since = moment()
             if await client.connection.ask(b"HEXISTS", key, b"cancel_requested", reads=True):
                 self.tell("cancel")
                 return
-            await channels.wait(key, noted, LONGEST_LEASE)
+            await channels.wait(key, since, LONGEST_LEASE)
 
     def tell(self, event: str) -> None:
         """Tell the program what a renewal has found: `"lost"` or `"cancel"`."""
@@ -134,6 +135,10 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
         if (callback := self._callbacks.get(event)) is not None:
             self._callbacks = {other: self._callbacks[other] for other in self._callbacks if other != event}
             asyncio.get_running_loop().call_soon(callback)  # it may raise
+
+    @property
+    def _ack(self) -> Change:
+        return Change("complete", self.claim, NO_RESULT)
 
     @property
     def _released(self) -> Change:
@@ -150,7 +155,7 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
     def _change(self, back: bool, due: Due | None = None) -> Change:
         if due is not None:
             return Change("later", self.claim, self.failure, self._note_of_error, due.milliseconds)
-        return self.nacked if back else Change("complete", self.claim, NO_RESULT)
+        return self.nacked if back else self._ack
 
     @property
     def asked(self) -> bool:
@@ -161,9 +166,6 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
 
     def _replied(self, reply: bytes) -> Change:
         return Change("complete", self.claim, reply)
-
-    def _ack_soon(self, reply: bytes | None) -> None:
-        self._core.settler.soon(self._change(False) if reply is None else self._replied(reply), self._was_acked)
 
     async def _extend(self, seconds: float) -> bool:
         sent = since_boot()

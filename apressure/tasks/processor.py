@@ -12,7 +12,7 @@ from apressure.core.delivery import Claimed
 from apressure.exceptions import PressureError, TaskDoesNotExistError
 from apressure.tasks.codec import TaskCodec
 from apressure.tasks.engine.answers import raw, text
-from apressure.tasks.engine.steps import Change
+from apressure.tasks.engine.steps import DONE, Change
 from apressure.tasks.nodes import processes
 from apressure.tasks.options import fraction_of
 from apressure.tasks.task import Task, whole
@@ -55,7 +55,7 @@ class Processor(Claimed):
     _noun = "task"
     _gone = "its lease has ended and another node gets it, or it has ended"
     _endings = "settled"
-    _done = "1"
+    _done = DONE
 
     logged_reason = ""
 

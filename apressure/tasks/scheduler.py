@@ -10,6 +10,7 @@ from typing import Final
 from apressure.concurrency.settle import raised
 from apressure.connection.client import Client
 from apressure.connection.settings import RECONNECT_BACKOFF
+from apressure.core.waiting import moment
 from apressure.exceptions import PermissionDeniedError, PressureError, ServerError
 from apressure.tasks.engine.keys import SCHEDULED
 from apressure.tasks.engine.steps import TaskSteps, queue_names
@@ -76,7 +77,7 @@ class Scheduler:
         """
         channels, failures, loop = channels_of(self._client), 0, asyncio.get_running_loop()
         while True:
-            noted, begun = channels.generation(SCHEDULED), loop.time()
+            since, begun = moment(), loop.time()
             try:
                 pause = await self.round()
                 failures = 0
@@ -86,7 +87,7 @@ class Scheduler:
                 logger.warning("the scheduler cannot reach its tasks (it tries again): %s", error)
                 pause = LOOK + RECONNECT_BACKOFF.pause(failures)
                 failures += 1
-            await channels.wait(SCHEDULED, noted, max(0.0, pause - (loop.time() - begun)))
+            await channels.wait(SCHEDULED, since, max(0.0, pause - (loop.time() - begun)))
 
     async def round(self) -> float:
         """Do one round.

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from apressure import validation
+from apressure.core.waiting import moment
 from apressure.exceptions import ServerError, TaskDoesNotExistError, TaskFailedError, TaskUnfinishedError
 from apressure.tasks.codec import decoded
 from apressure.tasks.engine.answers import Claim, fields_of, raw, text
@@ -208,13 +209,13 @@ class Task:
         deadline = math.inf if timeout is None else loop.time() + timeout
         channels, channel = channels_of(self._client), task_key(raw(self.id))
         while True:
-            noted = channels.generation(channel)
+            since = moment()
             task = await self.refresh()
             there = task.status in until if until is not None else task.fields != self.fields
             remaining = deadline - loop.time()
             if there or remaining <= 0:
                 return task
-            await channels.wait(channel, noted, min(POLL, remaining))
+            await channels.wait(channel, since, min(POLL, remaining))
 
 
 async def fetch(client: Client, task_id: str) -> Task:

@@ -514,7 +514,7 @@ FAULTS: Final = (
     Fault(
         "those who ask look for replies once",
         "connection/requests/replies.py",
-        "                    await park([self._waiter], noted, SLICE)\n",
+        "                    await park([self._waiter], since, SLICE)\n",
         "                    return\n",
         "s before its asker gave up|NoReplyError",
     ),

@@ -14,6 +14,7 @@ from apressure.concurrency import background
 from apressure.connection.settings import RETRY_BACKOFF
 from apressure.connection.waiting.waiter import LONG_SLICE, SLICE, Waiter, park
 from apressure.core.requests import Asker
+from apressure.core.waiting import moment
 from apressure.exceptions import PressureError, ServerUnavailableError
 
 Step = Callable[[list[bytes]], Awaitable[list[bytes]]]
@@ -54,11 +55,11 @@ class Replies:
         failures = 0
         read: list[bytes] = []
         while self._asker.waits or read:
-            noted = [self._waiter.generation]
+            since = moment()
             try:
                 read = [self._came(element) for element in await self._step(read)]
                 if not read:
-                    await park([self._waiter], noted, SLICE)
+                    await park([self._waiter], since, SLICE)
                 failures = 0
             except ServerUnavailableError:
                 read = []  # what is still there is read once more

@@ -46,7 +46,9 @@ class ServerSchedules:
         arguments: Returns the ARGV of that script, given its number in its series, and the message.
     """
 
-    def __init__(self, sender: Sender, name: str, done: str, arguments: Callable[[int, bytes], list[Argument]]) -> None:
+    def __init__(
+        self, sender: Sender, name: str, done: str, arguments: Callable[[bytes, bytes], list[Argument]]
+    ) -> None:
         self._sender = sender
         self._key = (sender.keys.schedules,)
         self._name = name

@@ -29,7 +29,7 @@ from apressure.connection.settings import RECONNECT_BACKOFF
 from apressure.connection.wire.channel import Channel, ConnectionLost, OnReply
 from apressure.connection.wire.replies import NOT_EXECUTED
 from apressure.connection.wire.script import Request, answer_of, next_tag
-from apressure.core.waiting import Parked
+from apressure.core.waiting import Parked, moment
 from apressure.exceptions import OutOfMemoryError, ServerError
 
 SLICE = 5
@@ -87,8 +87,8 @@ class Waiter:
         self._behind: list[Behind] = []  # what stands behind it
         self._watchers: set[Parked] = set()
         self._failures = 0
-        self.generation = 0
-        """Counts wake-ups. A step that was sent at an older generation may have missed one: try again."""
+        self.woken = 0
+        """The `moment` of the latest wake-up. A step that was sent before may have missed it: try again."""
         self.claimed = False
         """A token came and has not been used yet."""
 
@@ -238,7 +238,7 @@ class Waiter:
 
     def _wake(self, error: Exception | None) -> bool:
         """Complete all watching futures; False if there were none."""
-        self.generation += 1
+        self.woken = moment()
         watchers = [future for future in self._watchers if not future.done()]
         self._watchers.clear()
         for future in watchers:
@@ -273,15 +273,15 @@ class Behind:
         self._waiter.follow(self, request)
 
 
-def park(waiters: Sequence[Waiter], generations: Sequence[int], seconds: float | None = None) -> Parked:
+def park(waiters: Sequence[Waiter], since: int, seconds: float | None = None) -> Parked:
     """Return a future that completes when one of the waiters wakes, or when `seconds` have passed.
 
-    It completes at once if a waiter woke since `generations` were noted, so a wake-up between a step and its wait is
-    not lost.
+    It completes at once if a waiter woke after the moment `since`, so a wake-up between a step and its wait is not
+    lost.
     """
     loop = asyncio.get_running_loop()
     future = Parked(loop=loop)
-    if any(waiter.claimed or waiter.generation != noted for waiter, noted in zip(waiters, generations, strict=True)):
+    if any(waiter.claimed or waiter.woken > since for waiter in waiters):
         future.set_result(None)
         return future
     for waiter in waiters:

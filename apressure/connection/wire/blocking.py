@@ -149,7 +149,7 @@ class Blocking:
 
     def _to(self, node: Node) -> ReconnectingConnection:
         if node not in self._connections:
-            node.note_write()  # READONLY comes from a failover: it is tried again, also before the first write
+            node.written = True  # READONLY comes from a failover: it is tried again, also before the first write
             self._connections[node] = ReconnectingConnection(node)
         return self._connections[node]
 

@@ -63,10 +63,14 @@ class Packed(Head):
 
 def is_large(arguments: Sequence[Argument]) -> bool:
     """Whether there is a large argument among few. (Steps of many messages have small ones.)"""
-    if len(arguments) <= _FEW:
+    if len(arguments) > _FEW:
+        return False
+    try:
         for one in arguments:
-            if isinstance(one, bytes) and len(one) >= LARGE:
+            if len(one) >= LARGE:  # type: ignore[arg-type]
                 return True
+    except TypeError:  # a number has no length
+        return any(isinstance(one, bytes) and len(one) >= LARGE for one in arguments)
     return False
 
 

@@ -169,24 +169,31 @@ class ReconnectingConnection:
         if script not in self._known and is_large(request.arguments):
             request.whole = True  # otherwise a large message is sent twice if the server does not know the script
         head = request.call.whole if request.whole else request.call.short
-        command = [*request.arguments, tag]
+        command = (*request.arguments, tag)
         wanted = self.node.durability
-
         if wanted is None or request.changed is None:
-            channel.call(command, lambda reply: self._answer(request, channel, answer_of(reply, tag, channel)), head)
+            channel.call(command, functools.partial(self._answer, request, channel, tag), head)
             return
-        on_answer = functools.partial(self._answer, request, channel)
+        on_answer = functools.partial(self._answer, request, channel, b"")
         confirmation = durability.Confirmation(channel, request.changed, wanted, on_answer)
         channel.call(command, lambda reply: confirmation.answered(answer_of(reply, tag, channel)), head)
         confirmation.send()
 
-    def _answer(self, request: Request, channel: Channel, reply: Any) -> None:
+    def _answer(self, request: Request, channel: Channel, tag: bytes, reply: Any) -> None:
+        """A request was answered. With a tag, the answer is still within the reply."""
+        if tag:
+            reply = answer_of(reply, tag, channel)
         if not isinstance(reply, Exception):
             self._known.add(request.call.script)
             if request.changed is not None:
-                self.node.note_write()
+                self.node.written = True
             self._finish(request, reply)
-        elif isinstance(reply, ConnectionLost):
+        else:
+            self._refused(request, channel, reply)
+
+    def _refused(self, request: Request, channel: Channel, reply: Exception) -> None:
+        """A request has not been carried out, or nobody knows: send it again, or fail it."""
+        if isinstance(reply, ConnectionLost):
             self._drop(channel)
             self.node.invalidate(channel.address)
             request.reply_lost = True

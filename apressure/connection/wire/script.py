@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import itertools
@@ -10,7 +9,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from apressure.connection.wire.channel import Channel, ConnectionLost
 from apressure.connection.wire.command import Argument, Head
@@ -141,10 +140,10 @@ class Series:
             self._calls[known] = self._script(name).on((*self.keys, *more()))
         return self._calls[known]
 
-    def next(self) -> int:
+    def next(self) -> bytes:
         """Return the number of the step that is about to be sent."""
         self.number += 1
-        return self.number
+        return b"%d" % self.number
 
     @property
     def token(self) -> bytes:
@@ -152,7 +151,6 @@ class Series:
         return f"{self._name}-{self.number}".encode()
 
 
-@dataclasses.dataclass(slots=True, eq=False)
 class Request:
     """One step that is to be sent, perhaps more than once, and answered.
 
@@ -171,25 +169,26 @@ class Request:
         refusals: How often the server gave a temporary refusal.
     """
 
-    call: Call
-    arguments: list[Argument]
-    on_reply: Callable[[Any], None]
-    resend: bool
-    again: int | None = None
-    whole: bool = False
-    changed: Callable[[Any], bool] | None = None
-    reply_lost: bool = False
-    began: float = 0.0
-    until: float = 0.0
-    refusals: int = 0
+    reply_lost = False
+    began = 0.0
+    until = 0.0
+    refusals = 0
+
+    def __init__(
+        self, call: Call, arguments: list[Argument], on_reply: Callable[[Any], None], resend: bool,
+        again: int | None = None, whole: bool = False, changed: Callable[[Any], bool] | None = None,
+    ) -> None:  # fmt: skip
+        self.call = call
+        self.arguments = arguments
+        self.on_reply = on_reply
+        self.resend = resend
+        self.again = again
+        self.whole = whole
+        self.changed = changed
 
 
-_tags = itertools.count(1)
-
-
-def next_tag() -> bytes:
-    """Return a tag for a request that is about to be sent, so that the reply to another one is recognized."""
-    return b"%d" % next(_tags)
+next_tag: Final = map(b"%d".__mod__, itertools.count(1)).__next__
+"""Return a tag for a request that is about to be sent, so that the reply to another one is recognized."""
 
 
 def scripts_of(package: str) -> Traversable:

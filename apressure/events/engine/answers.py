@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 from apressure.connection.moves import nothing_put, too_many
 from apressure.core.browsing import Found
@@ -31,6 +33,10 @@ class Event(NamedTuple):
     attempts: int = 1
     token: bytes = b""
     kept: bytes = b""
+
+
+_event: Final[Callable[[Sequence[Any]], Event]] = functools.partial(tuple.__new__, Event)
+"""Make an event of all its parts; without a frame, since each item passes here."""
 
 
 class Popped(NamedTuple):
@@ -134,7 +140,7 @@ def read(answer: Any, name: str, token: bytes = b"") -> Any:  # noqa: PLR0912 (o
             ids, contents, attempts, dead, *more = answer[1:]
             kept = more[0] if more else [b""] * len(ids)
             rows = zip(ids, contents, attempts, [token] * len(ids), kept, strict=True)
-            return Popped(list(map(Event._make, rows)), dead)
+            return Popped(list(map(_event, rows)), dead)
         case b"event":
             return Event(*answer[1:])
         case b"browsed":

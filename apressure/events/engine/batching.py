@@ -52,6 +52,7 @@ class PushLane(PuttingLane[Push]):
     """
 
     _most = MAX_EVENTS
+    _refuses = True
     _steps: EventSteps
     _waits: EventWaits
 
@@ -182,16 +183,14 @@ class EventSettler(Settler[Change, bool]):
         self._steps.send_settle(self._series, changes[0][0], [claim for _, claim in changes], False, on_answer)
 
     def _next(self) -> int:
-        (how, _), _ = self._waiting[0]
-        most = min(len(self._waiting), MAX_EVENTS)
-        for number, ((other, _), _) in enumerate(itertools.islice(self._waiting, most)):
-            if other != how:
-                return number
-        return most
+        hows = [change[0] for change, *_ in itertools.islice(self._waiting, MAX_EVENTS)]
+        if hows.count(hows[0]) == len(hows):
+            return len(hows)
+        return next(number for number, how in enumerate(hows) if how != hows[0])
 
     def _outcomes(self, changes: Sequence[Change], answer: bytes) -> list[bool]:
         # A late answer to a repeat has no letters: its step was done, and nothing is known.
-        return [letter == ord("1") for letter in answer] or [True] * len(changes)
+        return list(map(b"1"[0].__eq__, answer)) or [True] * len(changes)
 
     def _settled(self, changes: Sequence[Change], outcomes: Sequence[bool]) -> int:
         return sum(outcomes) if changes[0][0] in ("ack", "reply") else 0

@@ -116,7 +116,7 @@ class EventSteps(StepSender):
     def schedules(self) -> ServerSchedules:
         """Return the steps that are about the queue's schedules."""
 
-        def arguments(number: int, message: bytes) -> list[Argument]:
+        def arguments(number: bytes, message: bytes) -> list[Argument]:
             return [number, b"0", b"0", new_id(), message, b"0"]
 
         return ServerSchedules(self, "delay", "answer[1] == 'pushed' and answer[2] == 'k'", arguments)

@@ -52,25 +52,26 @@ class EventWaits(ServerWaits):
 
     def take_turn(self) -> bytes:
         """A step for events is about to be sent: it sees to it that others get their turn. Returns the place."""
-        self.turns.take_claim()
-        self.news.take_claim()  # a step that finds the queue at its end tells the next one
+        self.turns.claimed = False
+        self.news.claimed = False  # a step that finds the queue at its end tells the next one
         self.watching = False
         return self.place
 
     def take_room(self) -> None:
         """A step that pushes is about to be sent: it wakes the next client if there is more room."""
-        self._room.take_claim()
+        self._room.claimed = False
 
-    def park(self, wait: Wait, noted: list[int]) -> Parked:
+    def park(self, wait: Wait, since: int) -> Parked:
         if (refused := self._refused()) is not None:
             return refused
         # Time alone may end a wait: leases, other clients that die, and FLUSHALL, which wakes nobody.
-        return self._admitted(wait.reason, park(*self._noted(wait, noted), wait.seconds(SLICE)))
+        return self._admitted(wait.reason, park(self._waiters_for(wait), since, wait.seconds(SLICE)))
 
     def hand_back(self, role: str) -> None:
         """Give back what came for operations which have ended: a turn for events, or a token for room."""
         if role == "producer":
-            self._room.hand_back()
+            if self._room.claimed:
+                self._room.hand_back()
         else:
             self.turns.hand_back()
             self.news.hand_back()

@@ -237,12 +237,17 @@ class OkqSettler:
         """Make a change, and return whether the event was in the queue. Cancelled, it ends all the same."""
         return await self._queue.client.step(self._settle(change))
 
-    def soon(self, change: Change, on_settled: Callable[[bool | Exception], None]) -> None:
-        """Make a change in the background; `on_settled` is called once, with its outcome or the error."""
+    def soon(self, change: Change, on_failed: Callable[[bool | Exception], None]) -> None:
+        """Make a change in the background; `on_failed` gets the outcome or the error, unless it was made."""
+
+        def settled(task: asyncio.Task[bool | Exception]) -> None:
+            self.acks.discard(task)
+            if (outcome := task.result()) is not True:
+                on_failed(outcome)
+
         task = self._queue.client.soon(self._settle(change))
         self.acks.add(task)
-        task.add_done_callback(lambda task: on_settled(task.result()))
-        task.add_done_callback(self.acks.discard)
+        task.add_done_callback(settled)
 
     async def _settle(self, change: Change) -> bool:
         how, claim = change

@@ -19,7 +19,7 @@ from apressure.concurrency.settle import set_result_once
 from apressure.connection.server import Node
 from apressure.connection.settings import RECONNECT_BACKOFF
 from apressure.connection.wire.channel import RESPChannel
-from apressure.core.waiting import Hasten, Parked, Wait, Waits
+from apressure.core.waiting import Hasten, Parked, Wait, Waits, moment
 from apressure.events.consumer import Misses
 from apressure.exceptions import PressureError
 
@@ -48,12 +48,11 @@ class Notices(Waits):
 
     Attributes:
         blocked: For how long operations waited here.
-        generation: How often those that waited for events were woken.
     """
 
     def __init__(self, node: Node, queues: Sequence[bytes]) -> None:
         super().__init__()
-        self.generation = 0
+        self._woken = 0  # the moment of the latest `wake`
         self._node = node
         self._queues = queues
         self._listeners: set[Parked] = set()  # that wait for events
@@ -61,9 +60,6 @@ class Notices(Waits):
         self._registered: asyncio.Future[None] | None = None
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-
-    def note(self) -> list[int]:
-        return [self.generation]
 
     def until(
         self, step: Callable[[], Awaitable[T | Wait]], timeout: float | None, name: str, hasten: Hasten | None = None
@@ -79,28 +75,28 @@ class Notices(Waits):
             began = loop.time() if isinstance(answer, Wait) and answer.reason not in _UNTOLD else 0.0
             return answer
 
-        def park(wait: Wait, noted: list[int]) -> Parked:
+        def park(wait: Wait, since: int) -> Parked:
             nonlocal looks
             looks = looks + 1 if wait.lease is None else 0  # there was room for some
-            return self.park(wait, noted, looks)
+            return self.park(wait, since, looks)
 
         return self._until(paced, timeout, name, park, hasten)
 
-    def park(self, wait: Wait, noted: list[int], looks: int = 0) -> Parked:
+    def park(self, wait: Wait, since: int, looks: int = 0) -> Parked:
         """Return a future that completes when a step may find something. Cancel it to stop waiting.
 
         Its exception says that the server cannot be reached.
 
         Args:
             wait: What the step has answered.
-            noted: What `note` has returned before that step.
+            since: The `moment` before that step was sent.
             looks: How many looks in vain were before it, where the server tells nothing.
         """
         if (refused := self._refused()) is not None:
             return refused
         loop, told = asyncio.get_running_loop(), wait.reason not in _UNTOLD
         future = Parked(loop=loop)
-        if told and noted != self.note():
+        if told and self._woken > since:
             future.set_result(None)
         elif told:
             self._listeners.add(future)
@@ -138,7 +134,7 @@ class Notices(Waits):
 
     def wake(self) -> None:
         """Wake those that wait: a pop may find something. An okq does not tell of events that are put back."""
-        self.generation += 1
+        self._woken = moment()
         woken, self._listeners = self._listeners, set()
         for future in woken:
             set_result_once(future, None)

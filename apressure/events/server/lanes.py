@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 from apressure import logs
 from apressure.connection.waiting.waiter import Waiter, park
 from apressure.connection.wire.script import Request, Series
-from apressure.core.waiting import Wait
+from apressure.core.waiting import Wait, moment
 from apressure.events.engine.answers import Event, Popped
 from apressure.events.engine.steps import MAX_EVENTS, EventSteps, Want
 from apressure.events.server.mending import Expiry
@@ -194,7 +194,7 @@ class PushLane(Lane[bytes]):
             if self._is_awaited():
                 self._parked = True
                 self._room.take_claim()
-                park((self._room,), (self._room.generation,), LOOK).add_done_callback(self._unpark)
+                park((self._room,), moment(), LOOK).add_done_callback(self._unpark)
         elif not self._jobs and self._room.connected:
             self.leave()
         return settled

@@ -74,7 +74,7 @@ class PutLane(PuttingLane[Put]):
         return map(len, items)
 
     def _park(self, wait: Wait) -> Parked:
-        return self._waits.park(wait, self._noted, self._token)
+        return self._waits.park(wait, self._moment, self._token)
 
     def _answered(self, answer: Any) -> None:
         if not isinstance(answer, Wait) or answer.reason != "full":

@@ -150,7 +150,8 @@ class Scripted(Engine):
         self.waits = self.steps.waits
         self.counts = self.steps.counts
         self.registry = self.waits.backpressure.registry = ServerRegistry(self.steps)
-        self._puts: dict[tuple[bytes, bool, type[PutLane]], PutLane] = {}
+        self._usual = PutLane(self.steps, self.waits)
+        self._puts: dict[tuple[bytes, bool, type[PutLane]], PutLane] = {(b"", False, PutLane): self._usual}
         self._gets = GetLane(self.steps, self.waits)
         self._requests = ServerRequests(self.steps)
         self._others: set[Access] = set()  # to dead-letter queues, while operations use them
@@ -186,7 +187,8 @@ class Scripted(Engine):
         if timeout is not None:
             validation.timeout(timeout)
         self.check("producer")
-        return self.lane_of(put, due, force=force).run(put, timeout, False)
+        lane = self._usual if due is None and not force else self.lane_of(put, due, force=force)
+        return lane.run(put, timeout, False)
 
     def get(self, max_items: int, timeout: float | None) -> Awaitable[list[bytes]]:
         """Get one to max_items messages."""

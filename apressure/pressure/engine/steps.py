@@ -119,7 +119,7 @@ class Steps(Sender):
     def schedules(self) -> ServerSchedules:
         """Return the steps that are about the queue's schedules. An exclusive producer keeps them from putting."""
 
-        def arguments(number: int, message: bytes) -> list[Argument]:
+        def arguments(number: bytes, message: bytes) -> list[Argument]:
             return [self._uid, number, b"0", b"0", b"", b"0", message, b"0"]
 
         return ServerSchedules(self, "delay", "type(answer) == 'number' and answer > 0", arguments)

@@ -154,18 +154,18 @@ class Waits(waiting.ServerWaits):
 
     def take_turn(self) -> bytes:
         """A step for messages is about to be sent: it sees to it that others get their turn. Returns the place."""
-        self.turns.take_claim()
+        self.turns.claimed = False
         self.watching = False
         return self.place
 
-    def park(self, wait: Wait, noted: Noted, token: bytes = b"") -> Parked:
+    def park(self, wait: Wait, since: int, token: bytes = b"") -> Parked:
         """Return a future that completes when it is time to try the step again. Cancel it to stop waiting.
 
         Its exception says that the server cannot be reached.
 
         Args:
             wait: What the step has answered.
-            noted: What `note` returned before the step.
+            since: The `moment` before the step was sent.
             token: The token of the lease that the step works under; empty if it has none.
         """
         if (refused := self._refused()) is not None:
@@ -179,7 +179,7 @@ class Waits(waiting.ServerWaits):
         if wait.due is not None:
             due = wait.due / 1000 + 0.001
             seconds = due if seconds is None else min(seconds, due)
-        future = park(*self._noted(wait, noted), seconds)
+        future = park(self._waiters_for(wait), since, seconds)
         return self._admitted(wait.reason, future, self._look(wait.reason, token) if patient else None)
 
     def looks(self) -> Sequence[Look]:
@@ -212,11 +212,13 @@ class Waits(waiting.ServerWaits):
 
     def take_claim(self, role: Role) -> bytes:
         """Return `b"1"` if the role's token has been claimed for the step that is about to be sent."""
-        return b"1" if self._claims[role].take_claim() else b"0"
+        waiter = self._claims[role]
+        return b"1" if waiter.claimed and waiter.take_claim() else b"0"
 
     def hand_back(self, role: Role) -> None:
         """Give back what came for operations which have ended: the role's token, and the turn for messages."""
-        self._claims[role].hand_back()
+        if (waiter := self._claims[role]).claimed:
+            waiter.hand_back()
         if role == "consumer":
             self.turns.hand_back()
             self.leave(False)
@@ -237,8 +239,8 @@ class Waits(waiting.ServerWaits):
         """
         said = notice or Notice(name)
 
-        def park(wait: Wait, noted: Noted) -> Parked:
-            parked = self.park(wait, noted, token())
+        def park(wait: Wait, since: int) -> Parked:
+            parked = self.park(wait, since, token())
             said.waits(wait, parked)
             return parked
 

@@ -15,7 +15,7 @@ from apressure.core.settling import Settler
 from apressure.core.taking import TakeLane
 from apressure.items import MAX_BYTES
 from apressure.tasks.engine.answers import Reserved
-from apressure.tasks.engine.steps import MAX_TASKS, Change, New, TaskSteps, Want, eta_of
+from apressure.tasks.engine.steps import DONE, MAX_TASKS, Change, New, TaskSteps, Want, eta_of
 
 if TYPE_CHECKING:
     from apressure.tasks.engine.waits import TaskWaits
@@ -95,6 +95,7 @@ class TaskSettler(Settler[Change, str]):
 
     _most = MANY
     _at_a_time = MOST_STEPS
+    _done = DONE
     _steps: TaskSteps
 
     def __init__(self, steps: TaskSteps, ttl: float) -> None:
@@ -106,13 +107,13 @@ class TaskSettler(Settler[Change, str]):
 
     def _settled(self, changes: Sequence[Change], outcomes: Sequence[str]) -> int:
         return sum(
-            outcome == "1" and change.how in ("complete", "fail")
+            outcome == DONE and change.how in ("complete", "fail")
             for change, outcome in zip(changes, outcomes, strict=True)
         )
 
     def _next(self) -> int:
         size, most = 0, min(len(self._waiting), MANY)
-        for number, (change, _) in enumerate(itertools.islice(self._waiting, most)):
+        for number, (change, *_) in enumerate(itertools.islice(self._waiting, most)):
             if size >= MAX_BYTES:
                 return number
             size += len(change.value)

@@ -54,6 +54,10 @@ def eta_of(due: Due | None) -> bytes:
     return (when if due.milliseconds else b"") + due.end
 
 
+DONE: Final = "1"
+"""The letter of a change that was made, as in `lua/settle.lua`."""
+
+
 class Change(NamedTuple):
     """What happens to a reserved task.
 

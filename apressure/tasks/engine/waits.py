@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import copy
 import weakref
-from collections import Counter
 from typing import Final
 
 from apressure.concurrency import background
 from apressure.concurrency.settle import set_result_once
 from apressure.connection.client import Client
 from apressure.connection.waiting.subscription import Subscriber
-from apressure.core.waiting import Parked, Wait, Waits
+from apressure.core.waiting import Parked, Wait, Waits, moment
 from apressure.exceptions import PressureError
 from apressure.tasks.engine.steps import TaskSteps
 
@@ -41,7 +40,7 @@ class Channels:
     """
 
     def __init__(self, client: Client) -> None:
-        self._generations: Counter[bytes] = Counter()  # how often something was heard
+        self._heard_at: dict[bytes, int] = {}  # the moment at which something was heard last
         most = client.settings.max_connections
         self._fake = client.settings.fake is not None
         self._silent = self._fake or (most is not None and most < _ENOUGH)
@@ -51,15 +50,11 @@ class Channels:
         self._listening: dict[bytes, asyncio.Task[None]] = {}
         self._leaving: dict[bytes, asyncio.TimerHandle] = {}
 
-    def generation(self, channel: bytes) -> int:
-        """Return what `park` needs after the step that is about to be sent."""
-        return self._generations.get(channel, 0)
-
-    def park(self, channel: bytes, noted: int, seconds: float) -> Parked:
-        """Return a future that completes at the next message, or after so many seconds, or if one came since then."""
+    def park(self, channel: bytes, since: int, seconds: float) -> Parked:
+        """Return a future that completes at a message after the moment `since`, or after so many seconds."""
         loop = asyncio.get_running_loop()
         future = Parked(loop=loop)
-        if self.generation(channel) != noted:
+        if self._heard_at.get(channel, 0) > since:
             future.set_result(None)
             return future
         self._listen(channel)
@@ -76,7 +71,7 @@ class Channels:
         future.add_done_callback(ended)
         return future
 
-    async def wait(self, channel: bytes, noted: int, seconds: float) -> None:
+    async def wait(self, channel: bytes, since: int, seconds: float) -> None:
         """Wait until the future of `park` completes.
 
         Raises:
@@ -84,7 +79,7 @@ class Channels:
 
         Cancelled, nothing has changed.
         """
-        parked = self.park(channel, noted, seconds)
+        parked = self.park(channel, since, seconds)
         try:
             await asyncio.wait((parked,))
         finally:
@@ -129,7 +124,7 @@ class Channels:
     def _leave(self, channel: bytes) -> None:
         self._leaving.pop(channel, None)
         self._parked.pop(channel, None)
-        self._generations.pop(channel, None)
+        self._heard_at.pop(channel, None)
         if (task := self._listening.pop(channel, None)) is not None:
             task.cancel()
         self._subscriber.unsubscribe(channel)
@@ -137,7 +132,7 @@ class Channels:
     def _heard(self, channel: bytes) -> None:
         if channel not in self._listening:
             return  # it was left meanwhile
-        self._generations[channel] += 1
+        self._heard_at[channel] = moment()
         for future in list(self._parked.get(channel, ())):
             if not future.done():  # the callback of another one may have cancelled it
                 future.set_result(None)
@@ -175,16 +170,13 @@ class TaskWaits(Waits):
     def __init__(self, client: Client, steps: TaskSteps) -> None:
         super().__init__()
         self._channels = channels_of(client)
-        self._names = (steps.keys.channel, steps.keys.room)
+        self._keys = steps.keys
 
-    def note(self) -> list[int]:
-        return [self._channels.generation(name) for name in self._names]
-
-    def park(self, wait: Wait, noted: list[int]) -> Parked:
+    def park(self, wait: Wait, since: int) -> Parked:
         if (refused := self._refused()) is not None:
             return refused
-        which = 1 if wait.reason == "full" else 0
-        return self._admitted(wait.reason, self._channels.park(self._names[which], noted[which], wait.seconds(POLL)))
+        channel = self._keys.room if wait.reason == "full" else self._keys.channel
+        return self._admitted(wait.reason, self._channels.park(channel, since, wait.seconds(POLL)))
 
     def close(self, error: PressureError) -> None:
         """Operations that park from now on get the error."""

@@ -25,7 +25,7 @@ class MemoryDelivery(BatchedDelivery[T]):
         claim: The number of its claim.
     """
 
-    __slots__ = ("_driver", "attempts", "claim", "raw", "taken")
+    __slots__ = ("_driver", "_settler", "attempts", "claim", "raw", "taken")
 
     raw: bytes
     attempts: int
@@ -48,6 +48,7 @@ class MemoryDelivery(BatchedDelivery[T]):
         self.raw, self.attempts, self.claim = taken.message.data, taken.attempts, taken.claim
         self.settled = self.handed_out = False
         self.failure = b""
+        self._settler = driver.settler
         self.certain_until = until
 
     @property
@@ -84,15 +85,15 @@ class MemoryDelivery(BatchedDelivery[T]):
         return Change(self.claim, True, reply=reply)
 
     @property
+    def _ack(self) -> Change:
+        return Change(self.claim, True)
+
+    @property
     def _released(self) -> Change:
         return Change(self.claim, False, released=True)
 
     async def _make(self, change: Change) -> bool:
         return await self._driver.settler.settle(change)
-
-    def _ack_soon(self, reply: bytes | None) -> None:
-        change = self._change(False) if reply is None else self._replied(reply)
-        self._driver.settler.soon(change, self._was_acked)
 
     async def _extend(self, seconds: float) -> bool:
         return (await self._driver.extend([self.claim], seconds)).outcomes[0]

@@ -32,17 +32,14 @@ class MemoryWaits(Waits):
         super().__init__()
         self._queue = queue
 
-    def note(self) -> list[int]:
-        return [self._queue.changes]
-
-    def park(self, wait: Wait, noted: list[int]) -> Parked:
+    def park(self, wait: Wait, since: int) -> Parked:
         if (refused := self._refused()) is not None:
             return refused
         loop = asyncio.get_running_loop()
         parked = self._admitted(wait.reason, Parked(loop=loop))
         self._queue.parked[parked] = None
         parked.add_done_callback(self._queue.parked.pop)
-        if noted != self.note():
+        if self._queue.changed > since:
             loop.call_soon(wake, parked)  # it has changed since the step was sent
         if wait.lease is not None:
             timer = loop.call_later(wait.seconds(math.inf), wake, parked)

@@ -19,7 +19,7 @@ from apressure.core.due import EXPIRED, Due
 from apressure.core.leases.clock import Clock
 from apressure.core.limits import Changes, Limits
 from apressure.core.requests import DEAD, PURGED, UNANSWERED, Asker, is_request
-from apressure.core.waiting import Parked, Reason, Wait
+from apressure.core.waiting import Parked, Reason, Wait, moment
 from apressure.exceptions import QueueClosedError, QueueDoesNotExistError
 from apressure.testing.memory.dedup import StoredDedup
 from apressure.testing.memory.keys import StoredKeys, key_in
@@ -156,7 +156,7 @@ class StoredQueue:
 
     Attributes:
         name: Its name.
-        changes: Counts what might end a wait.
+        changed: The moment of the latest change that might end a wait.
         workers: The registrations of those that work on it, as `core.workers.stored` writes them, by their names.
         parked: The operations that wait for such a change.
         askers: Those that may wait for replies, by their ids.
@@ -164,7 +164,7 @@ class StoredQueue:
 
     def __init__(self, name: str, clock: Clock) -> None:
         self.name = name
-        self.changes = 0
+        self.changed = 0
         self.workers: dict[bytes, bytes] = {}
         self.parked: dict[Parked, None] = {}
         self.askers: weakref.WeakValueDictionary[str, Asker] = weakref.WeakValueDictionary()
@@ -546,7 +546,7 @@ class StoredQueue:
     def _change(self, changed: bool = True) -> None:
         """Have all that wait try again, if something has changed: otherwise they would wake each other for ever."""
         if changed:
-            self.changes += 1
+            self.changed = moment()
             for parked in list(self.parked):
                 wake(parked)
 

@@ -227,7 +227,7 @@ class RoleLock:
         await self.take(self._line.role)
         try:
             await self.ask(b"SET", keys.holder(self._line.role), self._connections.client.id)
-            self._connections.connection.node.note_write()
+            self._connections.connection.node.written = True
         except BaseException:
             await self.__aexit__()
             raise
