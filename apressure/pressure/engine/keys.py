@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from apressure.connection.keys import KeysBeside
+from apressure.connection.keys import KeysBeside, Ours
 from apressure.connection.settings import MAX_NAME
 
 _SPECIFIED: Final = {
@@ -53,6 +53,21 @@ class Keys(KeysBeside):
         TypeError: The name is not a string.
         ValueError: It is empty or too long.
     """
+
+    inflight = Ours()
+    """The list of the latest messages that were received and are not acknowledged yet."""
+    apart = Ours()
+    """The hash of those among them that later ones have overtaken, or that had been delivered before."""
+    redelivered = Ours()
+    """The list that says how often messages that came back have been delivered."""
+    sooner = Ours()
+    """The list that wakes clients which wait for messages, when one is due earlier. It expires."""
+    room = Ours()
+    """The list that wakes clients which wait for a place that a delayed message takes. It expires."""
+    resumed = Ours()
+    """The list that consumers wait for while the queue is paused. It expires."""
+    reasons = Ours()
+    """The hash beside a dead-letter queue that says why messages failed. It expires."""
 
     def __init__(self, prefix: str, name: str) -> None:
         if not isinstance(name, str):
@@ -107,36 +122,6 @@ class Keys(KeysBeside):
         return self.ours[4 if role == "producer" else 5]
 
     @property
-    def inflight(self) -> bytes:
-        """Ours: the list of the latest messages that were received and are not acknowledged yet."""
-        return self.ours[6]
-
-    @property
-    def apart(self) -> bytes:
-        """Ours: the hash of those among them that later ones have overtaken, or that had been delivered before."""
-        return self.ours[7]
-
-    @property
-    def redelivered(self) -> bytes:
-        """Ours: the list that says how often messages that came back have been delivered."""
-        return self.ours[8]
-
-    @property
-    def sooner(self) -> bytes:
-        """Ours: the list that wakes clients which wait for messages, when one is due earlier. It expires."""
-        return self.ours[12]
-
-    @property
-    def room(self) -> bytes:
-        """Ours: the list that wakes clients which wait for a place that a delayed message takes. It expires."""
-        return self.ours[13]
-
-    @property
-    def resumed(self) -> bytes:
-        """Ours: the list that consumers wait for while the queue is paused. It expires."""
-        return self._ours("resumed")
-
-    @property
     def types(self) -> dict[bytes, str]:
         """The type of each key, but for the records of operations."""
         return dict(zip((*self.specified, *self.ours), (*_SPECIFIED.values(), *_OURS.values()), strict=True))
@@ -163,11 +148,6 @@ class Keys(KeysBeside):
     def for_script(self, sequence: str) -> tuple[bytes, ...]:
         """The KEYS of every script, as `lua/prelude/01_keys.lua` names them."""
         return (*self.specified, *self.ours, self.operation(sequence))
-
-    @property
-    def reasons(self) -> bytes:
-        """Ours: the hash beside a dead-letter queue that says why messages failed. It expires."""
-        return self._ours("reasons")
 
     def as_dead_letters(self) -> tuple[bytes, ...]:
         """The KEYS of this queue in a script that moves dead letters."""
