@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
@@ -14,6 +15,9 @@ Opener = Callable[..., Awaitable[Any]]
 
 PATIENCE = 20.0
 """Seconds after which an operation that has not ended fails the test."""
+
+QUICK = 0.1
+"""Seconds from one beat to the next in tests that look at who works on a queue, or waits for room."""
 
 ITEMS = [b"%d" % number for number in range(10)]
 
@@ -38,6 +42,21 @@ async def begun(operation: Awaitable[Any]) -> asyncio.Task[Any]:
     task = asyncio.ensure_future(operation)
     await asyncio.sleep(0.05)
     return task
+
+
+async def seen(queue: Any, enough: Callable[[Any], object] = bool, figure: str = "workers") -> Any:
+    """Wait until a figure of a queue's statistics is as it should be; returns it."""
+
+    async def look() -> Any:
+        while not enough(found := getattr(await queue.statistics(), figure)):  # noqa: ASYNC110 (others change it)
+            await asyncio.sleep(QUICK / 4)
+        return found
+
+    return await in_time(look())
+
+
+waiting = functools.partial(seen, figure="waiting_producers")
+"""The same for producers that wait for room."""
 
 
 async def drained(queue: Any) -> list[bytes]:

@@ -100,7 +100,7 @@ async def tasks(asked: Asked) -> Page:
         **queue_of(asked, seen), "status": status, "more": len(found) == _TASKS,
         "tasks": [_task_of(asked, task) for task in found],
     }  # fmt: skip
-    more = {"statuses": {None: "all", **{status: status for status in STATUSES}}}
+    more = {"statuses": {status: status or "all" for status in (None, *STATUSES)}}
     return Page("tasks.html", f"Tasks of {seen.address}", data, more, [seen.sampler])
 
 
