@@ -90,11 +90,11 @@ class Keys(KeysBeside):
 
     def holder(self, role: str) -> bytes:
         """The string that names the role's holder, or its last one."""
-        return self.specified[2 if role == "producer" else 3]
+        return self._base + f":{role}".encode()
 
     def free(self, role: str) -> bytes:
         """The list that holds the role's token while the role is free."""
-        return self.specified[4 if role == "producer" else 5]
+        return self._base + f":{role}_free".encode()
 
     def messages_count(self, role: str) -> bytes:
         """The statistic of messages produced or consumed."""
@@ -111,15 +111,15 @@ class Keys(KeysBeside):
 
     def claim(self, role: str) -> bytes:
         """Ours: the list that holds the role's token on its way to a client that waited for it."""
-        return self.ours[2 if role == "producer" else 3]
+        return self._ours(f"{role}_claim")
 
     def lease(self, role: str) -> bytes:
         """Ours: the hash that says which client has the role, and until when."""
-        return self.ours[0 if role == "producer" else 1]
+        return self._ours(f"{role}_lease")
 
     def claim_until(self, role: str) -> bytes:
         """Ours: the string that says when a claim counts as abandoned."""
-        return self.ours[4 if role == "producer" else 5]
+        return self._ours(f"{role}_claim_until")
 
     @property
     def types(self) -> dict[bytes, str]:
