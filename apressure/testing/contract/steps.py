@@ -72,6 +72,13 @@ async def drained(queue: Any) -> list[bytes]:
             await in_time(delivery.ack())
 
 
+async def comes_anew(queue: Any, raw: bytes) -> None:
+    """Assert that a message comes as if it had never been delivered, and acknowledge it."""
+    delivery = await in_time(queue.receive())
+    assert (delivery.raw, delivery.attempts) == (raw, 1)
+    await delivery.ack()
+
+
 class Words:
     """Tests that look at the texts of errors, where they are those of the kinds of queue of apressure."""
 
