@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, NamedTuple
@@ -10,6 +11,7 @@ import typer
 
 from apressure.cli.exits import Exit, UsageError
 from apressure.cli.options import complain, moment_of, option
+from apressure.cli.running import Remains
 from apressure.cli.show import printable
 from apressure.cli.streams.meter import Meter
 from apressure.core.searching import DeadLetterSearch
@@ -17,34 +19,39 @@ from apressure.exceptions import PressureError
 from apressure.monitor.bulk import Bulk, Work, act_of
 from apressure.queue_addresses import QueueAddress
 
-Ids = Annotated[
-    list[str] | None,
-    option("id", "Only the dead letter that `apressure dead` shows with this id.", "ID", shown="all"),
-]
-Error = Annotated[
-    str | None,
-    option("error", "Only those whose reason contains this text, in upper or lower case.", "TEXT", shown="any"),
-]
-Text = Annotated[str | None, option("text", "Only those whose item contains this text.", "TEXT", shown="any")]
-Since = Annotated[
-    datetime | None,
-    option("since", "Only those that became dead letters then or later.", "TIME", shown="any", parser=moment_of),
-]
-Until = Annotated[
-    datetime | None,
-    option("until", "Only those that became dead letters before.", "TIME", shown="any", parser=moment_of),
-]
 Rate = Annotated[
     float | None,
     option("rate", "Work on at most N dead letters a second.", "N", shown="no limit", min=0.001),
 ]
 
 
-def search_of(
-    ids: list[str] | None, error: str | None, text: str | None, since: datetime | None, until: datetime | None
-) -> DeadLetterSearch:
-    """Return what the options of a command look for."""
-    return DeadLetterSearch(ids=ids or None, error=error or "", text=text or "", since=since, until=until)
+@dataclasses.dataclass(frozen=True)
+class Which:
+    """The options that say which dead letters a command is about."""
+
+    ids: Annotated[
+        list[str] | None,
+        option("id", "Only the dead letter that `apressure dead` shows with this id.", "ID", shown="all"),
+    ] = None
+    error: Annotated[
+        str | None,
+        option("error", "Only those whose reason contains this text, in upper or lower case.", "TEXT", shown="any"),
+    ] = None
+    text: Annotated[str | None, option("text", "Only those whose item contains this text.", "TEXT", shown="any")] = None
+    since: Annotated[
+        datetime | None,
+        option("since", "Only those that became dead letters then or later.", "TIME", shown="any", parser=moment_of),
+    ] = None
+    until: Annotated[
+        datetime | None,
+        option("until", "Only those that became dead letters before.", "TIME", shown="any", parser=moment_of),
+    ] = None
+
+    def search(self) -> DeadLetterSearch:
+        """Return what they look for."""
+        return DeadLetterSearch(
+            ids=self.ids or None, error=self.error or "", text=self.text or "", since=self.since, until=self.until
+        )
 
 
 class Job(NamedTuple):
@@ -95,6 +102,13 @@ class Job(NamedTuple):
         )  # fmt: skip
         await bulk.run()
         return tuple(sorted(bulk.missing))
+
+
+def told_before(meter: Meter, did: str, figure: str) -> Remains | None:
+    """Return what a command that ends early says of those that it `did` something to before."""
+    if not meter.messages:
+        return None
+    return Remains(f"{meter.messages} items were {did} before", {figure: meter.messages})
 
 
 def complain_of(not_found: Iterable[str], address: QueueAddress) -> None:

@@ -14,7 +14,7 @@ import typer
 from apressure import Client, Durability, opening, queue_addresses, validation
 from apressure.cli.exits import UsageError
 from apressure.cli.show import printable
-from apressure.cli.streams.framing import Framing
+from apressure.cli.streams.framing import DEFAULT_LIMIT, Framing
 from apressure.monitor.finding import Finder
 from apressure.queue_addresses import Kind, QueueAddress
 
@@ -125,9 +125,6 @@ Items = Annotated[
     typer.Argument(metavar="ITEM", help="The items. Without any, items are read from standard input."),
 ]
 Close = Annotated[bool, option("close", "Close the queue after the last item.")]
-Null = Annotated[bool, typer.Option("-0", "--null", help="Items end with a NUL byte instead of a newline.")]
-LengthPrefixed = Annotated[bool, option("length-prefixed", "Each item follows its length: 4 bytes, big-endian.")]
-MaxSize = Annotated[int, option("max-size", "The largest item to accept.", "BYTES", min=1)]
 Number = Annotated[
     int | None, typer.Option("-n", "--number", metavar="N", min=1, help="End after N items.", show_default="all")
 ]
@@ -180,17 +177,33 @@ def seconds_between(interval: float | None, watch: bool) -> float:
     return 1.0 if interval is None else interval
 
 
-def framing_of(null: bool, length_prefixed: bool, as_json: bool = False) -> Framing:
-    """Return the framing that the options select; `as_json` for items that are written with `--json`."""
-    if null and length_prefixed:
-        raise UsageError("-0 and --length-prefixed exclude each other")
-    if as_json:
-        if null or length_prefixed:
-            raise UsageError("--json excludes -0 and --length-prefixed: it writes each item as an object on a line")
-        return Framing.JSON
-    if length_prefixed:
-        return Framing.LENGTH_PREFIXED
-    return Framing.NUL if null else Framing.LINES
+@dataclasses.dataclass(frozen=True)
+class Framed:
+    """The options that say how items are separated."""
+
+    null: Annotated[bool, typer.Option("-0", "--null", help="Items end with a NUL byte instead of a newline.")] = False
+    length_prefixed: Annotated[
+        bool, option("length-prefixed", "Each item follows its length: 4 bytes, big-endian.")
+    ] = False
+
+    def framing(self, as_json: bool = False) -> Framing:
+        """Return the framing that they select; `as_json` for items that are written with `--json`."""
+        if self.null and self.length_prefixed:
+            raise UsageError("-0 and --length-prefixed exclude each other")
+        if as_json:
+            if self.null or self.length_prefixed:
+                raise UsageError("--json excludes -0 and --length-prefixed: it writes each item as an object on a line")
+            return Framing.JSON
+        if self.length_prefixed:
+            return Framing.LENGTH_PREFIXED
+        return Framing.NUL if self.null else Framing.LINES
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream(Framed):
+    """The same, and how large an item may be."""
+
+    max_size: Annotated[int, option("max-size", "The largest item to accept.", "BYTES", min=1)] = DEFAULT_LIMIT
 
 
 @dataclasses.dataclass(frozen=True)

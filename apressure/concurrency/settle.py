@@ -8,8 +8,12 @@ survives further cancellations; then it raises the original one, because a fresh
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
+
+from apressure.exceptions import PressureError
 
 
 class Deadline:
@@ -43,6 +47,19 @@ def note_accepted(count: int) -> None:
     """Note how many items the operation had put when it was cancelled."""
     if (deadline := current_deadline.get()) is not None:
         deadline.accepted = count
+
+
+@contextlib.contextmanager
+def telling_accepted(accepted: Callable[[], int]) -> Iterator[None]:
+    """Have an error or a cancellation that ends the block tell how many items were put, moved or deleted by then."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        note_accepted(accepted())
+        raise
+    except PressureError as error:
+        error.accepted = accepted()
+        raise
 
 
 def within_deadline(timeout: float) -> float:

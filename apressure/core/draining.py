@@ -55,12 +55,7 @@ class Drainable(Administration):
             deadline: Seconds for the whole operation; see `put`.
 
         Returns:
-            How many services of that worker were asked, on this queue; see `drain`.
-
-        Raises:
-            TypeError: The id is not a string.
-            ServerTooOldError: It is on a released okq, which knows no workers.
-            PressureError: As for `pause`.
+            How many services of that worker were asked, on this queue; see `drain`, also for what it raises.
 
         Cancelled, they were asked, or not.
         """

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from apressure import validation
 from apressure.concurrency.deadline import with_deadline
-from apressure.concurrency.settle import note_accepted
+from apressure.concurrency.settle import note_accepted, telling_accepted
 from apressure.core.added_letters import Added
 from apressure.core.administration import Administration
 from apressure.core.cursors import passed_by
@@ -344,7 +344,7 @@ class Letters(Administration, Generic[T]):
         not_found, moved = [*names, *(letter.id for letter in letters)], 0
         for letter in found:
             target.check_letter(letter)
-        try:
+        with telling_accepted(lambda: moved):
             if found:
                 await self._until_free(_left(until), source)
             for letter in found:
@@ -352,12 +352,6 @@ class Letters(Administration, Generic[T]):
                     done = await self._discard([letter], None, source)  # however long that takes: now it is in both
                     moved += done
                     not_found += done.not_found
-        except asyncio.CancelledError:
-            note_accepted(moved)
-            raise
-        except PressureError as error:
-            error.accepted = moved
-            raise
         return Requeued(moved, not_found)
 
     async def _found(
@@ -387,15 +381,9 @@ class Letters(Administration, Generic[T]):
         self.check()
         until = None if timeout is None else asyncio.get_running_loop().time() + timeout
         async with self._revival(chosen) as revival:
-            try:
+            with telling_accepted(lambda: revival.moved):
                 while revival.more:
                     await self._revive(revival, _left(until))
-            except asyncio.CancelledError:
-                note_accepted(revival.moved)
-                raise
-            except PressureError as error:
-                error.accepted = revival.moved
-                raise
         return Requeued(revival.moved, revival.not_found)
 
 

@@ -110,17 +110,12 @@ class LettersBeside(Letters[T], Generic[T]):
         Args:
             search: What to look for; None for all.
             source: The dead-letter queue's name; None for this queue's own. It need not exist.
-            cursor: Where to go on; see `EventQueue.find_dead_letters`.
+            cursor: Where to go on; see `EventQueue.find_dead_letters`, also for the page.
             look: At how many to look at most, up to 1,000.
             deadline: Seconds for the whole operation, with connecting and repeating; see `put`.
 
-        Returns:
-            The page; see `EventQueue.find_dead_letters`.
-
         Raises:
-            TypeError, ValueError: An argument is invalid.
-            ScriptingRefusedError: It is an AsyncQueue with `scripting=False`.
-            PressureError: As for `dead_letters`.
+            PressureError, TypeError, ValueError: As for `dead_letters`.
 
         Cancelled, nothing has changed.
 

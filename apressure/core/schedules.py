@@ -142,10 +142,7 @@ class Schedules(Administration, Generic[T]):
 
     @with_deadline()
     async def resume_schedule(self, name: str, *, deadline: float | None = None) -> bool:
-        """Go on with a schedule, from the next occasion on; returns whether it was paused.
-
-        Raises:
-            ScheduleDoesNotExistError: There is no such schedule.
+        """Go on with a schedule, from the next occasion on; returns whether it was paused. See `pause_schedule`.
 
         Cancelled, it is resumed, or not.
         """

@@ -22,12 +22,13 @@ from apressure.monitor.monitor import Monitor
 from apressure.web import actions
 from apressure.web.access import COOKIE, SESSION, Access, Identity, read_tokens
 from apressure.web.bodies import Bodies, read_pointer
+from apressure.web.forms import Form
 from apressure.web.guard import LONGEST_BODY, LOOPBACK, Guard
 from apressure.web.jobs import Jobs
 from apressure.web.live import Live
 from apressure.web.rendering import Page, Renderer, frame_of, json_of, url_of
 from apressure.web.views import changes, messages, queues
-from apressure.web.views.asking import Asked, Form, NoSuchPageError
+from apressure.web.views.asking import Asked, NoSuchPageError
 
 logger = logging.getLogger("apressure")
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 from apressure import DeadLetter
 from apressure.cli.asking import must_exist
 from apressure.cli.exits import UsageError
-from apressure.cli.letters import Error, Ids, Since, Text, Until, search_of
+from apressure.cli.letters import Which
 from apressure.cli.options import Address, Common, check_source, complain, option
 from apressure.cli.show import print_json, print_rows, printable, start_of
 from apressure.dead_letters import MOST_BYTES, moment_of
@@ -38,8 +38,7 @@ Limit = Annotated[int, option("limit", "Show the N oldest ones.", "N", min=1)]
 
 
 async def dead(
-    common: Common, queue: Address, source: Source = None, ids: Ids = None, error: Error = None, text: Text = None,
-    since: Since = None, until: Until = None, limit: Limit = _SHOWN,
+    common: Common, queue: Address, source: Source = None, which: Which = Which(), limit: Limit = _SHOWN,
 ) -> None:  # fmt: skip
     """Show dead letters and why each is one, the oldest first. Nothing is moved.
 
@@ -49,7 +48,7 @@ async def dead(
     result, the exit code is 0, too.
     """
     address = common.read(queue)
-    search = search_of(ids, error, text, since, until)
+    search = which.search()
     letters: list[DeadLetter[bytes]] = []
     cursor = None
     async with common.finder() as finder, finder.open(address) as opened:

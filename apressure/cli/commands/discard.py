@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Annotated
 
@@ -9,17 +10,16 @@ from apressure.cli.asking import told
 from apressure.cli.commands.dead import Source, check_name, from_source, letters_of
 from apressure.cli.commands.dead import count as count_of
 from apressure.cli.exits import UsageError
-from apressure.cli.letters import Error, Ids, Job, Rate, Since, Text, Until, complain_of, search_of
+from apressure.cli.letters import Job, Rate, Which, complain_of, told_before
 from apressure.cli.options import Address, Common, Progress, Timeout, option
-from apressure.cli.running import Remains, execute
+from apressure.cli.running import execute
 from apressure.cli.show import answer
 from apressure.cli.streams.meter import Meter
 from apressure.monitor.finding import bare_name
 
 
 def discard(
-    common: Common, queue: Address, source: Source = None, ids: Ids = None, error: Error = None, text: Text = None,
-    since: Since = None, until: Until = None,
+    common: Common, queue: Address, source: Source = None, which: Which = Which(),
     everything: Annotated[bool, option("all", "All dead letters.")] = False,
     rate: Rate = None,
     most: Annotated[int | None, option("max", "Delete at most N.", "N", shown="all", min=1)] = None,
@@ -31,7 +31,7 @@ def discard(
     letter as before. If no dead letter has one of the ids, the others are deleted, and the exit code is 1.
     """
     address = common.read(queue)
-    search = search_of(ids, error, text, since, until)
+    search = which.search()
     if search.everything is not everything:
         raise UsageError(
             "say which dead letters to delete: give --all, or one of --id, --error, --text, --since, --until"
@@ -48,16 +48,11 @@ def discard(
                     await check_name(finder, address, source, "discard")
                 not_found = await job.run(opened)
 
-    def remains() -> Remains | None:
-        if not meter.messages:
-            return None
-        return Remains(f"{meter.messages} items were deleted before", {"discarded": meter.messages})
-
-    execute(common, command(), remains=remains)
+    execute(common, command(), remains=functools.partial(told_before, meter, "deleted", "discarded"))
     letters = letters_of(address, source)
     where = address if letters is None else bare_name(letters)
     answer(
-        told(address, discarded=meter.messages, **({"not_found": list(not_found)} if ids else {})),
+        told(address, discarded=meter.messages, **({"not_found": list(not_found)} if which.ids else {})),
         f"deleted {meter.messages} dead letters of {where}",
         as_json=common.json,
     )

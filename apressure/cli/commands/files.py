@@ -19,21 +19,18 @@ from apressure.cli.options import (
     Follow,
     Items,
     Lease,
-    LengthPrefixed,
     MaxAttempts,
-    MaxSize,
     Name,
-    Null,
     Number,
     Progress,
+    Stream,
     Timeout,
     complain,
-    framing_of,
     option,
 )
 from apressure.cli.running import Remains, execute
 from apressure.cli.show import answer, print_json
-from apressure.cli.streams.framing import DEFAULT_LIMIT, Framing, decoder
+from apressure.cli.streams.framing import Framing, decoder
 from apressure.cli.streams.meter import Meter, is_shown
 from apressure.cli.streams.pipes import Input, Output
 from apressure.exceptions import LeaseLostError, QueueClosedError, QueueEmptyError
@@ -64,9 +61,7 @@ def pump(
         bool, option("microseconds", "Name items like vsqs 0.3, for a directory shared with it.")
     ] = False,
     fsync: Annotated[bool, option("fsync/--no-fsync", "Wait until each item is on the disk.")] = True,
-    null: Null = False,
-    length_prefixed: LengthPrefixed = False,
-    max_size: MaxSize = DEFAULT_LIMIT,
+    stream: Stream = Stream(),
     timeout: Timeout = None,
     poll: Poll = False,
     progress: Progress = None,
@@ -83,12 +78,12 @@ def pump(
     async def command() -> None:
         if count is not None and given:
             raise UsageError("give either items or --count, not both")
-        framing = framing_of(null, length_prefixed)
+        framing = stream.framing()
         unit: Literal["ms", "us"] = "us" if microseconds else "ms"
         with meter:
             async with FileQueue(
                 name, directory=directory, bound=bound, unit=unit, fsync=fsync, notify=False if poll else None,
-                max_message_size=max(max_size, *map(len, given), 1) if given else max_size,
+                max_message_size=max(stream.max_size, *map(len, given), 1) if given else stream.max_size,
             ) as queue, queue.producer(close):  # fmt: skip
                 if given:
                     await pumping.put(queue, given)
@@ -97,7 +92,7 @@ def pump(
                     for chunk in _chunks(numbers):
                         await pumping.put(queue, [b"%d" % number for number in chunk])
                 else:
-                    source, lines = Input(), decoder(framing, limit=max_size)
+                    source, lines = Input(), decoder(framing, limit=stream.max_size)
                     while data := await source.read(512 if await queue.bound() else _READ):
                         await pumping.put(queue, lines.feed(data))
                     await pumping.put(queue, lines.finish())
@@ -151,9 +146,7 @@ async def sink(
     dead_letters: Annotated[
         str | None, option("dead-letters", "The name of the dead-letter queue.", "NAME", "NAME.dead")
     ] = None,
-    null: Null = False,
-    length_prefixed: LengthPrefixed = False,
-    max_size: MaxSize = DEFAULT_LIMIT,
+    stream: Stream = Stream(),
     timeout: Timeout = None,
     poll: Poll = False,
     progress: Progress = None,
@@ -163,12 +156,12 @@ async def sink(
     An item is deleted after it has been written. However the command ends, an item that was received and not written
     goes back to its place in the queue.
     """
-    framing = framing_of(null, length_prefixed, common.json)
+    framing = stream.framing(common.json)
     newest = datetime.fromtimestamp(0, UTC)
     with Meter(f"sink {name}", shown=is_shown(progress, busy=1), total=number) as meter:
         async with FileQueue(
             name, directory=directory, lease=lease, max_attempts=max_attempts,
-            dead_letters=dead_letters, notify=False if poll else None, max_message_size=max_size,
+            dead_letters=dead_letters, notify=False if poll else None, max_message_size=stream.max_size,
         ) as queue:  # fmt: skip
             output = Output()
             with output.noticing_the_reader():

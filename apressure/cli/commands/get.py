@@ -11,16 +11,14 @@ from apressure.cli.options import (
     Common,
     DeadLetters,
     Follow,
+    Framed,
     Fsync,
-    LengthPrefixed,
     MaxAttempts,
-    Null,
     Number,
     Progress,
     Replicas,
     Timeout,
     durability_of,
-    framing_of,
     option,
 )
 from apressure.cli.streams.drain import Drain
@@ -47,8 +45,7 @@ async def get(
     dead_letters: DeadLetters = None,
     replicas: Replicas = 0,
     fsync: Fsync = False,
-    null: Null = False,
-    length_prefixed: LengthPrefixed = False,
+    framed: Framed = Framed(),
     progress: Progress = None,
 ) -> None:
     """Get items from a queue and write each as a line to standard output, until the queue is closed.
@@ -56,7 +53,7 @@ async def get(
     An item is acknowledged after it has been written. However the command ends, items that were received and not
     written go back into the queue, first in line.
     """
-    address, framing = common.read(queue), framing_of(null, length_prefixed, common.json)
+    address, framing = common.read(queue), framed.framing(common.json)
     shown = is_shown(progress, busy=1)
     if dead_letters is not None and max_attempts is None:
         raise UsageError("--dead-letters needs --max-attempts: give both options")

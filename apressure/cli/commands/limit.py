@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 from apressure.cli.asking import told
 from apressure.cli.exits import UsageError
@@ -14,33 +14,26 @@ from apressure.core.limits import Limits
 from apressure.queue_addresses import QueueAddress
 
 
+def _limit(name: str, help: str, metavar: str = "N|off", more: str = "") -> Any:
+    return option(name, f"{help}; off ends that.{more}", metavar, shown="as it is")
+
+
 async def limit(
     common: Common,
     queue: Address,
-    rate: Annotated[
-        str | None,
-        option("rate", "At most N items in so many seconds; off ends that.", "N/SECONDS|off", shown="as it is"),
-    ] = None,
+    rate: Annotated[str | None, _limit("rate", "At most N items in so many seconds", "N/SECONDS|off")] = None,
     burst: Annotated[
         int | None,
         option("burst", "With --rate: so many may come at once after a quiet time.", "N", shown="a fiftieth", min=1),
     ] = None,
-    concurrency: Annotated[
-        str | None,
-        option("concurrency", "Have at most N items in flight; off ends that.", "N|off", shown="as it is"),
-    ] = None,
-    bound: Annotated[
-        str | None,
-        option("bound", "Have at most N items wait; off ends that. None is deleted.", "N|off", shown="as it is"),
-    ] = None,
+    concurrency: Annotated[str | None, _limit("concurrency", "Have at most N items in flight")] = None,
+    bound: Annotated[str | None, _limit("bound", "Have at most N items wait", more=" None is deleted.")] = None,
     key: Annotated[
         str | None,
-        option(
+        _limit(
             "key",
-            "Handle the items of a key one after the other: that of `put --key`, or where this JSON pointer leads; off "
-            "ends that.",
+            "Handle the items of a key one after the other: that of `put --key`, or where this JSON pointer leads",
             "/POINTER|given|off",
-            shown="as it is",
         ),
     ] = None,
     key_at_most: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from apressure.cli.asking import delayed_counted, must_exist
 from apressure.cli.exits import UsageError
-from apressure.cli.options import Address, Common, LengthPrefixed, Null, framing_of, option
+from apressure.cli.options import Address, Common, Framed, option
 from apressure.cli.show import SHOWN, plain, print_json, print_rows, start_of
 from apressure.cli.streams.framing import as_dict
 from apressure.cli.streams.pipes import Output
@@ -35,22 +35,21 @@ async def peek(
         int | None, option("limit", "Show N items, each with what is known of it.", "N", shown="1, or 100 with --place",
                            min=1),
     ] = None,
-    null: Null = False,
-    length_prefixed: LengthPrefixed = False,
+    framed: Framed = Framed(),
 ) -> None:  # fmt: skip
     """Write the next item to standard output, and leave it in the queue.
 
     The exit code is 6 if no item waits. With `--limit` or `--place`, it shows what is in the queue: a table on a
     terminal, lines with tabs between the columns into a pipe, or JSON, an object on a line. Nothing is taken.
     """
-    framing = framing_of(null, length_prefixed, common.json)
+    framing = framed.framing(common.json)
     address = common.read(queue)
     if place is None and limit is None:
         async with common.open(address) as opened, delayed_counted(opened):
             item = await (opened.peek_newest() if newest else opened.peek())
         await Output().write_item(text_of(address)(item), framing)
         return
-    if null or length_prefixed:
+    if framed.null or framed.length_prefixed:
         raise UsageError("--limit and --place exclude -0 and --length-prefixed: they write a line for each item")
     shown = text_of(address)
     async with common.open(address) as opened:

@@ -14,14 +14,11 @@ from apressure.cli.options import (
     Common,
     Fsync,
     Items,
-    LengthPrefixed,
-    MaxSize,
-    Null,
     Progress,
     Replicas,
+    Stream,
     Timeout,
     durability_of,
-    framing_of,
     moment_of,
     option,
     seconds_of,
@@ -29,7 +26,7 @@ from apressure.cli.options import (
 from apressure.cli.running import Remains, execute
 from apressure.cli.show import print_json
 from apressure.cli.streams.feed import Feeder
-from apressure.cli.streams.framing import DEFAULT_LIMIT, FramingError, decoder
+from apressure.cli.streams.framing import FramingError, decoder
 from apressure.cli.streams.meter import Meter, is_shown
 from apressure.cli.streams.pipes import Input, input_size
 from apressure.cli.streams.texts import message_of
@@ -46,9 +43,7 @@ def put(
         option("bound", "How many items the queue may hold, with --create; 0 for no limit.", "N", shown=False, min=0),
     ] = None,
     close: Close = False,
-    null: Null = False,
-    length_prefixed: LengthPrefixed = False,
-    max_size: MaxSize = DEFAULT_LIMIT,
+    stream: Stream = Stream(),
     timeout: Timeout = None,
     force: Annotated[bool, option("force", "Put items even if the queue is full. Only into an AsyncQueue.")] = False,
     delay: Annotated[Any, option("delay", "Consumers get the items after it.", "SECONDS", parser=seconds_of)] = None,
@@ -109,7 +104,7 @@ def put(
 
     async def command() -> None:
         nonlocal feeder, cut_short
-        framing = framing_of(null, length_prefixed)
+        framing = stream.framing()
         if bound is not None and not create:
             raise UsageError("--bound needs --create: give both options")
         _check(address, force, ids)
@@ -118,7 +113,7 @@ def put(
             cost=cost, dedup_id=dedup_id, dedup_window=dedup_window, replace=replace or None,
         )  # fmt: skip
         convert = message_of(address, parse)
-        sizes = {"max_message_size": max(max_size, *map(len, given), 1)} if address.kind == "files" else {}
+        sizes = {"max_message_size": max(stream.max_size, *map(len, given), 1)} if address.kind == "files" else {}
         with meter:
             async with common.open(address, durability=durability_of(address, replicas, fsync), **sizes) as opened:
                 if create:
@@ -130,7 +125,7 @@ def put(
                     await feeder.put(given)
                 else:
                     try:
-                        await feeder.put_stream(Input(), decoder(framing, limit=max_size))
+                        await feeder.put_stream(Input(), decoder(framing, limit=stream.max_size))
                     except FramingError:
                         cut_short = True
                         raise

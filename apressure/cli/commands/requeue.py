@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final
 from apressure.cli.asking import told
 from apressure.cli.commands.dead import Source, check_name, count, from_source, letters_of
 from apressure.cli.exits import UsageError
-from apressure.cli.letters import Error, Ids, Job, Rate, Since, Text, Until, complain_of, search_of
+from apressure.cli.letters import Job, Rate, Which, complain_of, told_before
 from apressure.cli.options import Address, Common, Most, Progress, Timeout, option
-from apressure.cli.running import Remains, execute
+from apressure.cli.running import execute
 from apressure.cli.show import answer
 from apressure.cli.streams.meter import Meter
 from apressure.exceptions import PressureError, QueueFullError, QueueInUseError
@@ -29,9 +29,8 @@ To = Annotated[
 
 
 def requeue(
-    common: Common, queue: Address, source: Source = None, to: To = None, ids: Ids = None, error: Error = None,
-    text: Text = None, since: Since = None, until: Until = None, rate: Rate = None, most: Most = None,
-    timeout: Timeout = None, progress: Progress = None,
+    common: Common, queue: Address, source: Source = None, to: To = None, which: Which = Which(),
+    rate: Rate = None, most: Most = None, timeout: Timeout = None, progress: Progress = None,
 ) -> None:  # fmt: skip
     """Move dead letters back to the end of their queue, the oldest first.
 
@@ -46,7 +45,7 @@ def requeue(
     target = None if to is None else common.read(to)
     if target == address:
         raise UsageError("--to is the queue that they come from: leave it out")
-    search = search_of(ids, error, text, since, until)
+    search = which.search()
     meter = Meter(f"requeue {address}", shown=os.isatty(2) if progress is None else progress)
     not_found: tuple[str, ...] = ()
 
@@ -66,15 +65,10 @@ def requeue(
                 else:
                     not_found = await Job("requeue", search, where, rate, most, timeout, meter).run(opened)
 
-    def remains() -> Remains | None:
-        if not meter.messages:
-            return None
-        return Remains(f"{meter.messages} items were requeued before", {"requeued": meter.messages})
-
-    execute(common, command(), remains=remains)
+    execute(common, command(), remains=functools.partial(told_before, meter, "requeued", "requeued"))
     letters = letters_of(address, source)
     origin = {} if letters is None else {"from": bare_name(letters)}
-    missing = {"not_found": list(not_found)} if ids else {}
+    missing = {"not_found": list(not_found)} if which.ids else {}
     if target is not None:
         where = f"from {address if letters is None else bare_name(letters)} to {target}"
         origin["to"] = str(target)

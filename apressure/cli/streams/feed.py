@@ -8,6 +8,7 @@ cancellation, so the wait has a result, too.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
@@ -52,8 +53,9 @@ class Feeder:
         self._queue = queue
         self._meter = meter
         self._convert = convert
-        self._timeout = timeout
-        self._options = options
+        self._put = functools.partial(queue.put, timeout=timeout, **options)
+        self._put_many = functools.partial(queue.put_many, timeout=0, **options)
+        self._forced = bool(options.get("force"))
         self._on_id = on_id
         self._singly = on_id is not None or not options.keys().isdisjoint(("dedup_id", "id"))
         self._unput: deque[bytes] = deque()
@@ -70,7 +72,7 @@ class Feeder:
     async def put_stream(self, source: Input, decoder: Decoder) -> None:
         """Put the items of `source` until it ends, each one as soon as it is complete."""
         self._decoder = decoder
-        bound = 0 if self._options.get("force") else await self._bound()
+        bound = 0 if self._forced else await self._bound()
         size = _SMALLEST if bound else _LARGEST
         while data := await source.read(size):
             items = decoder.feed(data)
@@ -98,18 +100,18 @@ class Feeder:
             raise
         self._unput.extend(messages)
         while self._singly and self._unput:
-            await self._step(self._queue.put(self._unput[0], timeout=self._timeout, **self._options))
+            await self._step(self._put(self._unput[0]))
         while self._unput:
             batch = list(itertools.islice(self._unput, self._window))
             before = self._meter.messages
             try:
-                await self._step(self._queue.put_many(batch, timeout=0, **self._options))
+                await self._step(self._put_many(batch))
                 self._window = min(_BATCH, 2 * self._window)
             except (QueueFullError, QueueInUseError):
                 # A queue that is nearly full takes few items, so send it few.
                 self._window = max(1, 2 * (self._meter.messages - before))
                 if self._unput:
-                    await self._step(self._queue.put(self._unput[0], timeout=self._timeout, **self._options))
+                    await self._step(self._put(self._unput[0]))
 
     async def _step(self, operation: Coroutine[Any, Any, int | str | None]) -> None:
         """Count the items that the operation puts. When cancelled, unblock the operation, so that it has a result."""

@@ -7,8 +7,6 @@ from typing import Final
 from apressure.connection.sender import Sender, script
 from apressure.core.history import KEPT
 
-_ROOM: Final = "apressure.connection.history"
-
 _EXPIRES: Final = 25 * 3600 * 1000
 """Milliseconds."""
 
@@ -25,9 +23,9 @@ class ServerHistory:
         self._key = (sender.keys.history,)
 
     async def read(self) -> list[bytes]:
-        found = await self._sender.carry_out(script(_ROOM, "read").on(self._key), [KEPT])
+        found = await self._sender.carry_out(script(__name__, "read").on(self._key), [KEPT])
         return list(found)
 
     async def write(self, number: int, record: bytes) -> bool:
-        call = script(_ROOM, "write").on(self._key)
+        call = script(__name__, "write").on(self._key)
         return bool(await self._sender.carry_out(call, [number, record, KEPT, _EXPIRES]))

@@ -93,6 +93,26 @@ local function push(command, key, values, first, last)
   return answer
 end
 
+-- What is not due yet in a sorted set by due times: those that are chosen, or else those that are due first.
+-- chosen: these, or false | most: how many at most otherwise
+local function later_ones(set, time, chosen, most)
+  if not chosen then return call('ZRANGEBYSCORE', set, '(' .. time, '+inf', 'LIMIT', 0, most) end
+  local dues, later = call('ZMSCORE', set, unpack(chosen)), {}
+  for i = 1, #dues do
+    if dues[i] and tonumber(dues[i]) > tonumber(time) then later[#later + 1] = chosen[i] end
+  end
+  return later
+end
+
+-- Make members of a sorted set by due times, in milliseconds, due now, in this order.
+local function make_due(set, members)
+  local scores = {}
+  for i = 1, #members do
+    scores[2 * i - 1], scores[2 * i] = now() - 1 + 0.0003 * i, members[i]  -- a fraction keeps their order
+  end
+  push('ZADD', set, scores)
+end
+
 -- What an answer tells of dead letters, for the log: it names the first 20.
 -- letters: {{name, contents, how often it was delivered}, ...}
 -- Returns: {how many, name, how often, how its contents begin, the next name...} | 0 for none

@@ -266,6 +266,13 @@ local function renew_lines(limited)
   call_up_all()
 end
 
+-- Note where messages of these keys are now, which turns the keys have, and what of them is admitted.
+local function note_places(places, keys, turns, found, terms)
+  push('HSET', KEYED, places)
+  push('ZADD', RING, turns)
+  if #places > 0 then keep_admitted(keys, found, terms) end
+end
+
 -- Admit parked messages whose turn it is.
 -- most: how many | waiting: how many LIST has; where it has none, every turn has come | Returns: their ids, in order
 local function admit(most, terms, waiting)
@@ -294,9 +301,7 @@ local function admit(most, terms, waiting)
       end
     end
     push('ZREM', LINES, out)
-    push('HSET', KEYED, places)
-    push('ZADD', RING, again)
-    if #out > 0 then keep_admitted(turns, found, terms) end
+    note_places(places, turns, again, found, terms)
   end
   keep_number()
   return ids
@@ -356,9 +361,7 @@ local function line_up(most, keys_of)
       end
     end
     push('ZADD', LINES, members)
-    push('HSET', KEYED, places)
-    push('ZADD', RING, turns)
-    if #places > 0 then keep_admitted(met, found, terms) end
+    note_places(places, met, turns, found, terms)
     call('LTRIM', LIST, 0, last - #ids - 1)
     more = last == 0 and #ids > 0
   end

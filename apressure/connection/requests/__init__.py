@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any
 
 from apressure.connection.requests.replies import Replies
 from apressure.connection.sender import Sender, script
 from apressure.core.requests import Asker
 from apressure.exceptions import PressureError
-
-_ROOM: Final = "apressure.connection.requests"
 
 
 class ServerRequests:
@@ -53,5 +51,5 @@ class ServerRequests:
 
     async def replies(self, source: bytes, read: list[bytes]) -> list[bytes]:
         """Remove the replies to these requests from a list, and return the next ones, the oldest first."""
-        call = script(_ROOM, "replies").on((source,))
+        call = script(__name__, "replies").on((source,))
         return await self._sender.carry_out(call, [*read])  # type: ignore[no-any-return]

@@ -11,8 +11,6 @@ from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Script, Series
 from apressure.core.workers import Beside, told_of
 
-_ROOM: Final = "apressure.connection.schedules"
-
 _BEFORE: Final = """\
 local schedules, becomes, was, name = table.remove(KEYS), table.remove(ARGV), table.remove(ARGV), table.remove(ARGV)
 local kept = redis.call('HGET', schedules, name)
@@ -66,7 +64,7 @@ class ServerSchedules:
     async def kept(self) -> list[Any]:
         """Return the same as the server tells it: see `lua/count.lua`."""
         keys = self._sender.keys
-        call = script(_ROOM, "count").on((*self._key, keys.dedup, keys.workers))
+        call = script(__name__, "count").on((*self._key, keys.dedup, keys.workers))
         return await self._sender.carry_out(call, [])  # type: ignore[no-any-return]
 
     async def write(self, name: str, was: bytes | None, becomes: bytes | None) -> bool:
@@ -80,7 +78,7 @@ class ServerSchedules:
 
     async def _run(self, name: str, arguments: list[Argument]) -> Any:
         return await self._sender.carry_out(
-            script(_ROOM, name).on(self._key), arguments, bool if name == "write" else None
+            script(__name__, name).on(self._key), arguments, bool if name == "write" else None
         )
 
 

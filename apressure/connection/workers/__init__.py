@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from apressure.connection.sender import Sender, script
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Call, Request
 from apressure.core.registration import Wish
-
-_ROOM: Final = "apressure.connection.workers"
 
 
 class ServerRegistry:
@@ -37,4 +35,4 @@ class ServerRegistry:
         self._sender.connection.send(Request(self._call(name), arguments, on_answer, resend=False))
 
     def _call(self, name: str) -> Call:
-        return script(_ROOM, name).on((self._sender.keys.workers,))
+        return script(__name__, name).on((self._sender.keys.workers,))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from apressure.connection.keys import KeysBeside
+from apressure.connection.keys import KeysBeside, Ours
 from apressure.connection.settings import MAX_NAME
 
 _SPECIFIED: Final = {
@@ -54,6 +54,21 @@ class Keys(KeysBeside):
         ValueError: It is empty or too long.
     """
 
+    inflight = Ours()
+    """The list of the latest messages that were received and are not acknowledged yet."""
+    apart = Ours()
+    """The hash of those among them that later ones have overtaken, or that had been delivered before."""
+    redelivered = Ours()
+    """The list that says how often messages that came back have been delivered."""
+    sooner = Ours()
+    """The list that wakes clients which wait for messages, when one is due earlier. It expires."""
+    room = Ours()
+    """The list that wakes clients which wait for a place that a delayed message takes. It expires."""
+    resumed = Ours()
+    """The list that consumers wait for while the queue is paused. It expires."""
+    reasons = Ours()
+    """The hash beside a dead-letter queue that says why messages failed. It expires."""
+
     def __init__(self, prefix: str, name: str) -> None:
         if not isinstance(name, str):
             raise TypeError(f"a queue's name must be a string, not {type(name).__name__}")
@@ -75,11 +90,11 @@ class Keys(KeysBeside):
 
     def holder(self, role: str) -> bytes:
         """The string that names the role's holder, or its last one."""
-        return self.specified[2 if role == "producer" else 3]
+        return self._base + f":{role}".encode()
 
     def free(self, role: str) -> bytes:
         """The list that holds the role's token while the role is free."""
-        return self.specified[4 if role == "producer" else 5]
+        return self._base + f":{role}_free".encode()
 
     def messages_count(self, role: str) -> bytes:
         """The statistic of messages produced or consumed."""
@@ -96,45 +111,15 @@ class Keys(KeysBeside):
 
     def claim(self, role: str) -> bytes:
         """Ours: the list that holds the role's token on its way to a client that waited for it."""
-        return self.ours[2 if role == "producer" else 3]
+        return self._ours(f"{role}_claim")
 
     def lease(self, role: str) -> bytes:
         """Ours: the hash that says which client has the role, and until when."""
-        return self.ours[0 if role == "producer" else 1]
+        return self._ours(f"{role}_lease")
 
     def claim_until(self, role: str) -> bytes:
         """Ours: the string that says when a claim counts as abandoned."""
-        return self.ours[4 if role == "producer" else 5]
-
-    @property
-    def inflight(self) -> bytes:
-        """Ours: the list of the latest messages that were received and are not acknowledged yet."""
-        return self.ours[6]
-
-    @property
-    def apart(self) -> bytes:
-        """Ours: the hash of those among them that later ones have overtaken, or that had been delivered before."""
-        return self.ours[7]
-
-    @property
-    def redelivered(self) -> bytes:
-        """Ours: the list that says how often messages that came back have been delivered."""
-        return self.ours[8]
-
-    @property
-    def sooner(self) -> bytes:
-        """Ours: the list that wakes clients which wait for messages, when one is due earlier. It expires."""
-        return self.ours[12]
-
-    @property
-    def room(self) -> bytes:
-        """Ours: the list that wakes clients which wait for a place that a delayed message takes. It expires."""
-        return self.ours[13]
-
-    @property
-    def resumed(self) -> bytes:
-        """Ours: the list that consumers wait for while the queue is paused. It expires."""
-        return self._ours("resumed")
+        return self._ours(f"{role}_claim_until")
 
     @property
     def types(self) -> dict[bytes, str]:
@@ -163,11 +148,6 @@ class Keys(KeysBeside):
     def for_script(self, sequence: str) -> tuple[bytes, ...]:
         """The KEYS of every script, as `lua/prelude/01_keys.lua` names them."""
         return (*self.specified, *self.ours, self.operation(sequence))
-
-    @property
-    def reasons(self) -> bytes:
-        """Ours: the hash beside a dead-letter queue that says why messages failed. It expires."""
-        return self._ours("reasons")
 
     def as_dead_letters(self) -> tuple[bytes, ...]:
         """The KEYS of this queue in a script that moves dead letters."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict, Unpack
 
 from apressure.connection.discovery import slot_of
 from apressure.connection.wire.blocking import Blocking
@@ -17,6 +17,25 @@ Sealed = int | Literal["more", "empty", "closed"]
 
 _MOST_DEAD: Final = 50
 """The most dead letters of one step: each is looked for by itself."""
+
+
+class SealOptions(TypedDict, total=False):
+    """What `seal` may do, and for which batch.
+
+    Attributes:
+        upto: How many messages may ever have left the queue; None for any number.
+        claimed: Whether the consumer role was claimed for this step.
+        allow_empty: Seal a batch without messages if the queue is closed and empty.
+        limit_bytes: About the most bytes of the batch; 0 for no limit. The messages of one step (about 1 MB, or one
+            large message) may be in it beyond that.
+        most: How many messages the step moves at most.
+    """
+
+    upto: int | None
+    claimed: bool
+    allow_empty: bool
+    limit_bytes: int
+    most: int
 
 
 class SourceSteps(QueueSteps):
@@ -62,27 +81,14 @@ class SourceSteps(QueueSteps):
         if int(committed[:20]) > start:
             raise self._behind(int(committed[:20]))
 
-    def seal(
-        self,
-        epoch: int,
-        start: int,
-        limit: int,
-        upto: int | None = None,
-        claimed: bool = False,
-        allow_empty: bool = False,
-        limit_bytes: int = 0,
-    ) -> Sealed | RoleBusy:
+    def seal(self, epoch: int, start: int, limit: int, **options: Unpack[SealOptions]) -> Sealed | RoleBusy:
         """Take messages for the batch after `start` in one step, and seal the batch when it is complete.
 
         Args:
             epoch: The query's epoch.
             start: The last batch that the query has.
             limit: The most messages of the batch; 0 for all.
-            upto: How many messages may ever have left the queue; None for any number.
-            claimed: Whether the consumer role was claimed for this step.
-            allow_empty: Seal a batch without messages if the queue is closed and empty.
-            limit_bytes: About the most bytes of the batch; 0 for no limit. The messages of one step (about 1 MB, or one
-                large message) may be in it beyond that.
+            **options: See `SealOptions`.
 
         Returns:
             The number of the sealed batch; or why nothing was sealed: there is `more` to take for it, the queue is
@@ -92,24 +98,16 @@ class SourceSteps(QueueSteps):
             GroupTakenError: Another query reads for this group.
             QueueDoesNotExistError: The queue does not exist, and nothing was taken from it before.
         """
-        return self._now(self.to_seal(epoch, start, limit, upto, claimed, allow_empty, limit_bytes))
+        return self._now(self.to_seal(epoch, start, limit, **options))
 
-    def to_seal(
-        self,
-        epoch: int,
-        start: int,
-        limit: int,
-        upto: int | None = None,
-        claimed: bool = False,
-        allow_empty: bool = False,
-        limit_bytes: int = 0,
-        most: int = MAX_MESSAGES,
-    ) -> Step[Sealed | RoleBusy]:
-        """`seal` as a step to make later, which moves at most so many messages."""
-        keys = (self.state, self.batch(start + 1))
-        options = ("" if upto is None else upto, int(allow_empty), limit_bytes)
-        arguments = (self._uid, int(claimed), epoch, start, limit, most, *options)
-        return self._step("seal", keys, arguments, _sealed)
+    def to_seal(self, epoch: int, start: int, limit: int, **options: Unpack[SealOptions]) -> Step[Sealed | RoleBusy]:
+        """`seal` as a step to make later."""
+        upto = options.get("upto")
+        arguments = (
+            self._uid, int(options.get("claimed", False)), epoch, start, limit, options.get("most", MAX_MESSAGES),
+            "" if upto is None else upto, int(options.get("allow_empty", False)), options.get("limit_bytes", 0),
+        )  # fmt: skip
+        return self._step("seal", (self.state, self.batch(start + 1)), arguments, _sealed)
 
     def batch_rows(self, epoch: int, first: int, last: int) -> list[tuple[int, int]]:
         """Return the number of the first row and the number of rows for each of these sealed batches."""

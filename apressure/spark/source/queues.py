@@ -169,7 +169,7 @@ class Queues:
                     queues[name].epoch,
                     start.get(name, queues[name].committed),
                     limit,
-                    self._upto.get(name) if name in self._found else 0,
+                    upto=self._upto.get(name) if name in self._found else 0,
                     limit_bytes=limit_bytes,
                     most=most,
                 )
@@ -205,7 +205,7 @@ class Queues:
         upto = self._upto.get(queue.steps.name)
 
         def step(claimed: bool) -> Any:
-            return queue.steps.seal(queue.epoch, start, limit, upto, claimed, limit_bytes=limit_bytes)
+            return queue.steps.seal(queue.epoch, start, limit, upto=upto, claimed=claimed, limit_bytes=limit_bytes)
 
         while (answer := queue.steps.run_when_ready(step, timeout)) == "more":
             pass

@@ -5,31 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
 from apressure.core import backpressure, registration
-from apressure.core.workers import WaitingProducer
-from apressure.testing.contract.steps import Opener, begun, in_time
-
-QUICK = 0.1
-"""Seconds from one beat to the next in these tests, and for which a put waits before its queue is told."""
-
-
-async def waiting(queue: Any, enough: Callable[[tuple[WaitingProducer, ...]], object] = bool) -> Any:
-    """Wait until the waiting producers of a queue are as they should be; returns them."""
-
-    async def look() -> tuple[WaitingProducer, ...]:
-        while True:
-            producers: tuple[WaitingProducer, ...] = (await queue.statistics()).waiting_producers
-            if enough(producers):
-                return producers
-            await asyncio.sleep(QUICK / 4)
-
-    return await in_time(look())
+from apressure.testing.contract.steps import QUICK, Opener, begun, in_time, waiting
 
 
 class BackpressureContract:

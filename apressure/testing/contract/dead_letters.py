@@ -17,7 +17,7 @@ from apressure.dead_letters import DeadLetter, Failure
 from apressure.exceptions import QueueClosedError, QueueFullError
 from apressure.testing.contract.cancellation import cancelled
 from apressure.testing.contract.interrupting import cancel, cancel_at_answer
-from apressure.testing.contract.steps import ITEMS, Opener, drained, fails, in_time
+from apressure.testing.contract.steps import ITEMS, Opener, comes_anew, drained, fails, in_time
 from apressure.testing.memory.queue import MemoryQueue
 from apressure.testing.memory.server import MemoryServer
 
@@ -231,9 +231,7 @@ class AddedLetterContract:
         assert await drained(queue) == [b"full"]
         assert await queue.requeue(ids=[found[1].id]) == 1
         assert [one.raw for one in await queue.dead_letters()] == [b"0", b"2", b"silent", b"0"]
-        delivery = await in_time(queue.receive())
-        assert (delivery.raw, delivery.attempts) == (b"1", 1)
-        await delivery.ack()
+        await comes_anew(queue, b"1")
 
     async def test_one_of_which_nothing_is_known_is_added(self, open_queue: Opener) -> None:
         queue = await open_queue()

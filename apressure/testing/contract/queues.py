@@ -17,7 +17,7 @@ from apressure.exceptions import (
     QueueFullError,
 )
 from apressure.protocols import Delivery, NotesErrors
-from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, begun, drained, fails, in_time
+from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, begun, comes_anew, drained, fails, in_time
 
 
 class QueueContract:
@@ -179,9 +179,7 @@ class QueueContract:
             await delivery.nack()
         assert await drained(queue) == ITEMS[1:2]
         assert await queue.requeue() == 1
-        again = await in_time(queue.receive())
-        assert (again.raw, again.attempts) == (b"0", 1)
-        await again.ack()
+        await comes_anew(queue, b"0")
 
     # Consumers and the end
 
@@ -234,18 +232,10 @@ class QueueContract:
         await fails(QueueClosedError, queue.receive_many(3))
 
     async def test_closing_ends_a_waiting_receive(self, open_queue: Opener) -> None:
-        queue = await open_queue()
-        await queue.create()
-        waiting = await begun(queue.receive())
-        await (await open_queue()).close()
-        await fails(QueueClosedError, waiting)
+        await ends_a_receive(open_queue, "close", QueueClosedError)
 
     async def test_deleting_ends_what_waits(self, open_queue: Opener) -> None:
-        queue = await open_queue()
-        await queue.create()
-        waiting = await begun(queue.receive())
-        await (await open_queue()).delete()
-        await fails(QueueDoesNotExistError, waiting)
+        await ends_a_receive(open_queue, "delete", QueueDoesNotExistError)
 
     async def test_closing_the_object_ends_what_waits(self, open_queue: Opener) -> None:
         queue = await open_queue()
@@ -349,3 +339,12 @@ class QueueContract:
         await fails(ValueError, queue.receive(lease=0))
         await fails(TypeError, queue.receive(lease="5"))
         assert await drained(queue) == [b"0"]
+
+
+async def ends_a_receive(open_queue: Opener, verb: str, error: type[PressureError]) -> None:
+    """Assert that a receive that waits ends when another object has called a verb."""
+    queue = await open_queue()
+    await queue.create()
+    waiting = await begun(queue.receive())
+    await getattr(await open_queue(), verb)()
+    await fails(error, waiting)

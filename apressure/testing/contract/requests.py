@@ -51,9 +51,7 @@ class RequestContract:
 
     async def test_a_consumer_replies_by_hand(self, open_queue: Opener) -> None:
         queue, other = await open_queue(), await open_queue()
-        await queue.create()
-        asking = await begun(queue.ask(b"1", PATIENCE))
-        delivery = await in_time(other.receive())
+        asking, delivery = await asked(queue, other)
         await delivery.reply({"got": delivery.item.decode()})
         assert delivery.settled
         assert await in_time(asking) == {"got": "1"}
@@ -258,9 +256,7 @@ class RequestContract:
 
     async def test_a_wait_for_a_reply_is_unblocked(self, open_queue: Opener) -> None:
         queue, other = await open_queue(), await open_queue()
-        await queue.create()
-        asking = await begun(queue.ask(b"1", PATIENCE))
-        delivery = await in_time(other.receive())
+        asking, delivery = await asked(queue, other)
         while not await queue.unblock():  # noqa: ASYNC110 (the put has ended, or will)
             await asyncio.sleep(0.01)
         await fails(OperationUnblockedError, asking)
@@ -269,9 +265,7 @@ class RequestContract:
 
     async def test_a_closed_object_waits_no_more(self, open_queue: Opener) -> None:
         queue, other = await open_queue(), await open_queue()
-        await queue.create()
-        asking = await begun(queue.ask(b"1", PATIENCE))
-        delivery = await in_time(other.receive())
+        asking, delivery = await asked(queue, other)
         await queue.aclose()
         await fails(ClientClosedError, asking)
         await delivery.reply("to nobody")
@@ -336,3 +330,10 @@ async def serving(handle: Any, queue: Any, **options: Any) -> Any:
     finally:
         stop.set()
         await in_time(service)
+
+
+async def asked(queue: Any, other: Any) -> tuple[asyncio.Task[Any], Any]:
+    """Create a queue, ask, and receive the request with another object."""
+    await queue.create()
+    asking = await begun(queue.ask(b"1", PATIENCE))
+    return asking, await in_time(other.receive())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
@@ -14,6 +15,9 @@ Opener = Callable[..., Awaitable[Any]]
 
 PATIENCE = 20.0
 """Seconds after which an operation that has not ended fails the test."""
+
+QUICK = 0.1
+"""Seconds from one beat to the next in tests that look at who works on a queue, or waits for room."""
 
 ITEMS = [b"%d" % number for number in range(10)]
 
@@ -40,6 +44,21 @@ async def begun(operation: Awaitable[Any]) -> asyncio.Task[Any]:
     return task
 
 
+async def seen(queue: Any, enough: Callable[[Any], object] = bool, figure: str = "workers") -> Any:
+    """Wait until a figure of a queue's statistics is as it should be; returns it."""
+
+    async def look() -> Any:
+        while not enough(found := getattr(await queue.statistics(), figure)):  # noqa: ASYNC110 (others change it)
+            await asyncio.sleep(QUICK / 4)
+        return found
+
+    return await in_time(look())
+
+
+waiting = functools.partial(seen, figure="waiting_producers")
+"""The same for producers that wait for room."""
+
+
 async def drained(queue: Any) -> list[bytes]:
     """Receive and acknowledge everything that waits."""
     items: list[bytes] = []
@@ -51,6 +70,13 @@ async def drained(queue: Any) -> list[bytes]:
         for delivery in deliveries:
             items.append(delivery.item)
             await in_time(delivery.ack())
+
+
+async def comes_anew(queue: Any, raw: bytes) -> None:
+    """Assert that a message comes as if it had never been delivered, and acknowledge it."""
+    delivery = await in_time(queue.receive())
+    assert (delivery.raw, delivery.attempts) == (raw, 1)
+    await delivery.ack()
 
 
 class Words:

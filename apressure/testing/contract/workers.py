@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
@@ -14,25 +13,9 @@ from typing import Any
 import pytest
 
 from apressure.core import registration
-from apressure.core.workers import Letter, WorkerStatistics, encode
+from apressure.core.workers import Letter, encode
 from apressure.service.serve import serve
-from apressure.testing.contract.steps import Opener, in_time
-
-QUICK = 0.1
-"""Seconds from one beat to the next in these tests."""
-
-
-async def seen(queue: Any, enough: Callable[[tuple[WorkerStatistics, ...]], object] = bool) -> Any:
-    """Wait until the workers of a queue are as they should be; returns them."""
-
-    async def look() -> tuple[WorkerStatistics, ...]:
-        while True:
-            workers: tuple[WorkerStatistics, ...] = (await queue.statistics()).workers
-            if enough(workers):
-                return workers
-            await asyncio.sleep(QUICK / 4)
-
-    return await in_time(look())
+from apressure.testing.contract.steps import QUICK, Opener, in_time, seen
 
 
 class WorkersContract:

@@ -18,9 +18,6 @@ class MemoryDelivery(BatchedDelivery[T]):
     """A message in flight: no other consumer gets it until its lease ends.
 
     Attributes:
-        raw: The message's contents.
-        attempts: How often it has been delivered, this time included.
-        settled: Whether `ack` or `nack` has been called.
         taken: What the step has taken.
         claim: The number of its claim.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from apressure.web.actions.action import DEADLINE, Action, Asking, WrongFormError
+from apressure.web.actions.action import DEADLINE, Action, Asking
 from apressure.web.actions.letters import LETTERS
 from apressure.web.actions.limits import LIMITS
 from apressure.web.actions.messages import MESSAGES
@@ -12,6 +12,6 @@ from apressure.web.actions.queues import QUEUES
 from apressure.web.actions.repairs import REPAIRS
 from apressure.web.actions.workers import WORKERS
 
-__all__ = ["ACTIONS", "DEADLINE", "Asking", "WrongFormError"]
+__all__ = ["ACTIONS", "DEADLINE", "Asking"]
 
 ACTIONS: Final[dict[str, Action]] = {**QUEUES, **LIMITS, **LETTERS, **MESSAGES, **REPAIRS, **WORKERS}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from apressure import queue_addresses
 from apressure.core.searching import DeadLetterSearch
 from apressure.monitor.monitor import Monitor, Seen
+from apressure.web.forms import Form, WrongFormError
 from apressure.web.jobs import Jobs
 
 TIMEOUT: Final = 5.0
@@ -21,10 +22,6 @@ ALL: Final = ("queue", "events", "tasks", "files")
 
 ON_SERVERS: Final = ("queue", "events", "tasks")
 """Those whose server counts for all processes."""
-
-
-class WrongFormError(Exception):
-    """What was typed in cannot be used; the text says why."""
 
 
 class Field(NamedTuple):
@@ -73,8 +70,24 @@ class Asking(NamedTuple):
         """The queue's address."""
         return str(self.seen.address)
 
-
-Typed = Mapping[str, str]
+    def watched(self, text: str) -> Seen:
+        """Return the queue whose address was typed in."""
+        try:
+            address = queue_addresses.read(text.strip())
+            beside = address.url is None and address.kind != "files"  # on the server of the queue itself
+            if beside and not self.seen.server and self.monitor.many_servers:
+                raise WrongFormError(
+                    "The page watches several servers. Nothing was put. Write the URL of the server, too."
+                )
+            found = self.monitor.find(address, self.seen.server if beside else "")
+        except (TypeError, ValueError):
+            found = None
+        if found is None:
+            raise WrongFormError(
+                "The page does not watch this queue. Nothing was put. Write the address as the list of queues has it, "
+                "and for another server its URL, too: redis://host:6379/0/orders."
+            )
+        return found
 
 
 class Action(NamedTuple):
@@ -93,7 +106,7 @@ class Action(NamedTuple):
 
     label: str
     question: Callable[[Asking], Awaitable[str]]
-    do: Callable[[Asking, Typed], Awaitable[str]]
+    do: Callable[[Asking, Form], Awaitable[str]]
     fields: tuple[Field, ...] = ()
     listed: bool = True
     kinds: tuple[str, ...] = ALL
@@ -113,37 +126,3 @@ def said(text: str) -> Callable[[Asking], Awaitable[str]]:
         )  # fmt: skip
 
     return question
-
-
-def whole(typed: Typed, name: str) -> int:
-    """Return a whole number that was typed in."""
-    text = typed.get(name, "").strip()
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise WrongFormError(f"{text[:40]!r} is not a whole number.")
-    return int(text)
-
-
-def number(typed: Typed, name: str) -> float:
-    """Return a number that was typed in."""
-    try:
-        return float(typed.get(name, ""))
-    except ValueError:
-        raise WrongFormError(f"{typed.get(name, '')[:40]!r} is not a number.") from None
-
-
-def watched(asking: Asking, text: str) -> Seen:
-    """Return the queue whose address was typed in."""
-    try:
-        address = queue_addresses.read(text.strip())
-        beside = address.url is None and address.kind != "files"  # on the server of the queue itself
-        if beside and not asking.seen.server and asking.monitor.many_servers:
-            raise WrongFormError("The page watches several servers. Nothing was put. Write the URL of the server, too.")
-        found = asking.monitor.find(address, asking.seen.server if beside else "")
-    except (TypeError, ValueError):
-        found = None
-    if found is None:
-        raise WrongFormError(
-            "The page does not watch this queue. Nothing was put. Write the address as the list of queues has it, and "
-            "for another server its URL, too: redis://host:6379/0/orders."
-        )
-    return found

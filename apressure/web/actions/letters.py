@@ -9,18 +9,8 @@ from typing import Final
 from apressure.core.searching import DeadLetterSearch
 from apressure.monitor import bulk
 from apressure.monitor.monitor import Seen
-from apressure.web.actions.action import (
-    DEADLINE,
-    TIMEOUT,
-    Action,
-    Asking,
-    Field,
-    Typed,
-    WrongFormError,
-    number,
-    said,
-    watched,
-)
+from apressure.web.actions.action import DEADLINE, TIMEOUT, Action, Asking, Field, said
+from apressure.web.forms import Form, WrongFormError
 from apressure.web.jobs import JobRequest, NoJobError, told
 
 _COUNTED: Final = 5000
@@ -56,8 +46,8 @@ def _on_letters(work: bulk.Work, label: str, would: str, one: str, did: str) -> 
             text += f" That is their number among the {counted.looked:,} oldest of {counted.total:,}; the job goes on."
         return text
 
-    async def do(asking: Asking, typed: Typed) -> str:
-        target = watched(asking, typed.get("queue", "")) if work == "move" else None
+    async def do(asking: Asking, typed: Form) -> str:
+        target = asking.watched(typed.get("queue", "")) if work == "move" else None
         if target is not None and target.queue is asking.seen.queue:
             raise WrongFormError("This is the queue that they come from. Requeue them instead.")
         if asking.id:
@@ -68,7 +58,7 @@ def _on_letters(work: bulk.Work, label: str, would: str, one: str, did: str) -> 
                 "Nothing was done. Say which dead letters: id=… in the URL, fields letter=… or chosen=… in the "
                 "form, or the field all=1 for all that the URL searches for."
             )
-        rate = number(typed, "rate") if typed.get("rate") else None
+        rate = typed.number("rate") if typed.get("rate") else None
         if rate is not None and not 0 < rate < math.inf:
             raise WrongFormError("The rate must be more than 0.")
         request = JobRequest(asking.seen, work, asking.search, asking.handles, rate, asking.who, target)
@@ -97,7 +87,7 @@ async def _one(asking: Asking, work: bulk.Work, target: Seen | None) -> int:
     return exactly.done
 
 
-async def _stop(asking: Asking, _: Typed) -> str:
+async def _stop(asking: Asking, _: Form) -> str:
     job = asking.jobs.find(asking.id)
     if job is None or job.request.seen.queue is not asking.seen.queue or job.state != "running":
         return "There is no such job any more."

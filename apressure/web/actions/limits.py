@@ -5,52 +5,40 @@ from __future__ import annotations
 from typing import Final
 
 from apressure.core.limits import KeyLimit, Rate
-from apressure.web.actions.action import (
-    DEADLINE,
-    ON_SERVERS,
-    Action,
-    Asking,
-    Field,
-    Typed,
-    WrongFormError,
-    number,
-    said,
-    whole,
-)
+from apressure.web.actions.action import DEADLINE, ON_SERVERS, Action, Asking, Field, said
+from apressure.web.forms import Form, WrongFormError
 
 
-async def _rate(asking: Asking, typed: Typed) -> str:
-    if not typed.get("count"):
+async def _rate(asking: Asking, typed: Form) -> str:
+    count = typed.whole("count")
+    if count is None:
         await asking.seen.queue.set_rate(None, deadline=DEADLINE)
         return "It has no rate any more."
-    count, per = whole(typed, "count"), number(typed, "per") if typed.get("per") else 1.0
-    burst = whole(typed, "burst") if typed.get("burst") else None
+    per, burst = typed.number("per", "1"), typed.whole("burst")
     await asking.seen.queue.set_rate(count, per, burst, deadline=DEADLINE)
     return f"It hands out {Rate(count, per, burst)}."
 
 
-async def _concurrency(asking: Asking, typed: Typed) -> str:
-    most = whole(typed, "most") if typed.get("most") else None
+async def _concurrency(asking: Asking, typed: Form) -> str:
+    most = typed.whole("most")
     await asking.seen.queue.set_concurrency(most, deadline=DEADLINE)
     return "Any number may be in flight." if most is None else f"At most {most:,} may be in flight."
 
 
-async def _key(asking: Asking, typed: Typed) -> str:
+async def _key(asking: Asking, typed: Form) -> str:
     queue, order = asking.seen.queue, typed.get("order", "")
     if order == "off":
         await queue.set_key(None, None, fair=False, deadline=DEADLINE)
         return "Keys do not matter any more."
     if order not in ("turns", "first"):
         raise WrongFormError("Choose whether keys take turns.")
-    limit = KeyLimit(
-        whole(typed, "most") if typed.get("most") else None, typed.get("pointer", "").strip() or None, order == "turns"
-    )
+    limit = KeyLimit(typed.whole("most"), typed.get("pointer", "").strip() or None, order == "turns")
     await queue.set_key(limit.pointer, limit.at_most, fair=limit.fair, deadline=DEADLINE)
     return f"It hands out {limit}."
 
 
-async def _bound(asking: Asking, typed: Typed) -> str:
-    most = whole(typed, "most") if typed.get("most") else 0
+async def _bound(asking: Asking, typed: Form) -> str:
+    most = typed.whole("most") or 0
     await asking.seen.queue.set_bound(most, deadline=DEADLINE)
     return f"At most {most:,} may wait." if most else "Any number may wait."
 

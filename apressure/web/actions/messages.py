@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from apressure.exceptions import TaskError
-from apressure.web.actions.action import DEADLINE, TIMEOUT, Action, Asking, Field, Typed, WrongFormError, said, watched
+from apressure.web.actions.action import DEADLINE, TIMEOUT, Action, Asking, Field, said
+from apressure.web.forms import Form, WrongFormError
 
 
-async def _copy(asking: Asking, typed: Typed) -> str:
+async def _copy(asking: Asking, typed: Form) -> str:
     text = typed.get("item", "").replace("\r\n", "\n")
     try:
         item = bytes.fromhex(text) if typed.get("format") == "hex" else text.encode()
     except ValueError:
         raise WrongFormError("This is not hex: write pairs of the digits 0-9 and a-f.") from None
-    target = watched(asking, typed["queue"]) if typed.get("queue") else asking.seen
+    target = asking.watched(typed["queue"]) if typed.get("queue") else asking.seen
     await target.queue.put(item, timeout=TIMEOUT, deadline=DEADLINE)
     return f"A message of {len(item):,} bytes was put into {target.address}. The original stays."
 
@@ -26,12 +27,12 @@ async def _promotion(asking: Asking) -> str:
     return f"Make all {delayed:,} delayed messages of {asking.address} due now? They go to the end of the queue."
 
 
-async def _promote(asking: Asking, _: Typed) -> str:
+async def _promote(asking: Asking, _: Form) -> str:
     ids = [asking.id] if asking.id else None
     return f"{await asking.seen.queue.promote(ids=ids, deadline=DEADLINE):,} are due now that were not before."
 
 
-async def _cancel(asking: Asking, _: Typed) -> str:
+async def _cancel(asking: Asking, _: Form) -> str:
     try:
         failed = await asking.seen.queue.cancel(asking.id, deadline=DEADLINE)
     except TaskError as error:

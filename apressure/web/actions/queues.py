@@ -5,52 +5,42 @@ from __future__ import annotations
 from typing import Final
 
 from apressure.logs import escaped
-from apressure.web.actions.action import (
-    DEADLINE,
-    ON_SERVERS,
-    TIMEOUT,
-    Action,
-    Asking,
-    Field,
-    Typed,
-    WrongFormError,
-    number,
-    said,
-)
+from apressure.web.actions.action import DEADLINE, ON_SERVERS, TIMEOUT, Action, Asking, Field, said
+from apressure.web.forms import Form, WrongFormError
 
 
-async def _pause(asking: Asking, _: Typed) -> str:
+async def _pause(asking: Asking, _: Form) -> str:
     new = await asking.seen.queue.pause(deadline=DEADLINE)
     return "It is paused." if new else "It was paused already."
 
 
-async def _resume(asking: Asking, _: Typed) -> str:
+async def _resume(asking: Asking, _: Form) -> str:
     was = await asking.seen.queue.resume(deadline=DEADLINE)
     return "It is resumed." if was else "It was not paused."
 
 
-async def _hold(asking: Asking, typed: Typed) -> str:
-    seconds = number(typed, "seconds")
+async def _hold(asking: Asking, typed: Form) -> str:
+    seconds = typed.number("seconds")
     await asking.seen.queue.hold(seconds, deadline=DEADLINE)
     return f"It hands out nothing for {seconds:g} s."
 
 
-async def _put(asking: Asking, typed: Typed) -> str:
+async def _put(asking: Asking, typed: Form) -> str:
     item = typed.get("item", "").replace("\r\n", "\n").encode()
     await asking.seen.queue.put(item, timeout=TIMEOUT, deadline=DEADLINE)
     return f"An item of {len(item):,} bytes was put."
 
 
-async def _purge(asking: Asking, _: Typed) -> str:
+async def _purge(asking: Asking, _: Form) -> str:
     return f"{await asking.seen.queue.purge(deadline=DEADLINE):,} deleted."
 
 
-async def _close(asking: Asking, _: Typed) -> str:
+async def _close(asking: Asking, _: Form) -> str:
     await asking.seen.queue.close(timeout=TIMEOUT, deadline=DEADLINE)
     return "It is closed."
 
 
-async def _delete(asking: Asking, typed: Typed) -> str:
+async def _delete(asking: Asking, typed: Form) -> str:
     if typed.get("name", "") != escaped(asking.address):
         raise WrongFormError("This is not the name of the queue. Nothing was deleted.")
     await asking.seen.queue.delete(timeout=TIMEOUT, deadline=DEADLINE)

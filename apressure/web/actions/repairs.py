@@ -8,7 +8,8 @@ from typing import Final
 from apressure.logs import escaped
 from apressure.pressure.doctor import recovery
 from apressure.spark import sealed_batches
-from apressure.web.actions.action import Action, Asking, Field, Typed, WrongFormError
+from apressure.web.actions.action import Action, Asking, Field
+from apressure.web.forms import Form, WrongFormError
 
 
 async def _repair_question(asking: Asking) -> str:
@@ -31,12 +32,12 @@ async def _give_back_question(asking: Asking) -> str:
     ))  # fmt: skip
 
 
-async def _repair(asking: Asking, _: Typed) -> str:
+async def _repair(asking: Asking, _: Form) -> str:
     repair = await recovery.repair(asking.seen.queue, asking.id or None)
     return "\n".join(f"Repaired: {one.text}." for one in repair.done) or "There was nothing to repair."
 
 
-async def _give_back(asking: Asking, typed: Typed) -> str:
+async def _give_back(asking: Asking, typed: Form) -> str:
     if not asking.id or typed.get("name", "") != escaped(asking.id):
         raise WrongFormError("This is not the name of the client. Nothing was given back.")
     return await _repair(asking, typed)
@@ -55,7 +56,7 @@ async def _batches_question(asking: Asking) -> str:
     )
 
 
-async def _give_back_batches(asking: Asking, typed: Typed) -> str:
+async def _give_back_batches(asking: Asking, typed: Form) -> str:
     if typed.get("name", "") != escaped(asking.id):
         raise WrongFormError("This is not the name of the group. Nothing was given back.")
     client = asking.seen.queue.client

@@ -22,18 +22,6 @@ class NoSuchPageError(Exception):
     """There is nothing at this URL; the text is for people."""
 
 
-class Form(dict[str, str]):
-    """The fields of a form, of each the last value.
-
-    Attributes:
-        chosen: All values of the field `chosen`: ids of dead letters.
-        handles: All values of the field `letter`: handles of dead letters.
-    """
-
-    chosen: tuple[str, ...] = ()
-    handles: tuple[str, ...] = ()
-
-
 @dataclasses.dataclass(frozen=True)
 class Asked:
     """A request for a view.

@@ -9,10 +9,11 @@ from apressure.core.searching import DeadLetterSearch
 from apressure.exceptions import QueueClosedError, QueueDoesNotExistError, QueueFullError, QueueInUseError
 from apressure.logs import escaped
 from apressure.web.access import Identity
-from apressure.web.actions import ACTIONS, Asking, WrongFormError
+from apressure.web.actions import ACTIONS, Asking
+from apressure.web.forms import Form, WrongFormError
 from apressure.web.jobs import told
 from apressure.web.rendering import Page
-from apressure.web.views.asking import Asked, Form, NoSuchPageError
+from apressure.web.views.asking import Asked, NoSuchPageError
 from apressure.web.views.originals import original
 from apressure.web.views.queues import jobs_of, queue_of
 

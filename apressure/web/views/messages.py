@@ -100,7 +100,8 @@ async def tasks(asked: Asked) -> Page:
         **queue_of(asked, seen), "status": status, "more": len(found) == _TASKS,
         "tasks": [_task_of(asked, task) for task in found],
     }  # fmt: skip
-    return Page("tasks.html", f"Tasks of {seen.address}", data, {"statuses": STATUSES}, [seen.sampler])
+    more = {"statuses": {status: status or "all" for status in (None, *STATUSES)}}
+    return Page("tasks.html", f"Tasks of {seen.address}", data, more, [seen.sampler])
 
 
 _TOLD: Final = (

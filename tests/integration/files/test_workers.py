@@ -14,9 +14,7 @@ from apressure import FileQueue, serve
 from apressure.core import backpressure, registration
 from apressure.core.workers import encode
 from apressure.files.storage import names
-from apressure.testing.contract.backpressure import waiting
-from apressure.testing.contract.steps import begun
-from apressure.testing.contract.workers import QUICK, seen
+from apressure.testing.contract.steps import QUICK, begun, seen, waiting
 from tests import processes
 from tests.integration.conftest import eventually, in_time
 from tests.integration.files.conftest import Make, listing

@@ -14,8 +14,7 @@ from apressure import AsyncQueue, EventQueue, QueueDoesNotExistError, TaskQueue,
 from apressure.core import backpressure, registration
 from apressure.core.workers import Letter, encode
 from apressure.embedded import EmbeddedServer
-from apressure.testing.contract.backpressure import QUICK, waiting
-from apressure.testing.contract.steps import begun
+from apressure.testing.contract.steps import QUICK, begun, waiting
 from tests import processes
 from tests.integration.acl_roles import allow, documented, without
 from tests.integration.commands import environment

@@ -12,9 +12,7 @@ from apressure import AsyncQueue
 from apressure.core import backpressure, registration
 from apressure.core.workers import MAX_SIZE, MOST
 from apressure.embedded import EmbeddedServer
-from apressure.testing.contract.backpressure import waiting
-from apressure.testing.contract.steps import begun
-from apressure.testing.contract.workers import QUICK
+from apressure.testing.contract.steps import QUICK, begun, waiting
 from tests.integration.acl_roles import DOCUMENT, allow, documented
 from tests.integration.conftest import in_time
 from tests.integration.workers.support import beat, registers

@@ -21,7 +21,7 @@ from apressure.core.workers import MAX_SIZE, MOST, encode
 from apressure.embedded import EmbeddedServer
 from apressure.tasks import Runner, TaskClient
 from apressure.telemetry.history import Flow
-from apressure.testing.contract.workers import QUICK, seen
+from apressure.testing.contract.steps import QUICK, seen
 from tests import processes
 from tests.integration.acl_roles import allow, documented, without
 from tests.integration.commands import environment

@@ -8,21 +8,10 @@ if before then return {'pushed', before} end
 local bound, created = state(ARGV[4] == '1')
 if not bound then return created end
 if not created then check_types() end
-local time, ids, scores = now(), {}, {}
-if #ARGV > 4 then
-  local dues = call('ZMSCORE', DELAYED, unpack(ARGV, 5))
-  for i = 1, #dues do
-    if dues[i] and tonumber(dues[i]) > time then ids[#ids + 1] = ARGV[4 + i] end
-  end
-else
-  ids = call('ZRANGEBYSCORE', DELAYED, '(' .. time, '+inf', 'LIMIT', 0, math.min(tonumber(ARGV[3]), MOST_DUE))
-end
+local ids = later_ones(DELAYED, now(), #ARGV > 4 and {unpack(ARGV, 5)}, math.min(tonumber(ARGV[3]), MOST_DUE))
 if #ids > 0 then
   respect_memory_limit()
-  for i = 1, #ids do
-    scores[2 * i - 1], scores[2 * i] = time - 1 + 0.0003 * i, ids[i]  -- a fraction keeps their order
-  end
-  push('ZADD', DELAYED, scores)
+  make_due(DELAYED, ids)
   record(ARGV[1], #ids)
   promote()
   show_next()

@@ -8,14 +8,10 @@ local bound, wrong = check(PRODUCER)
 delayed()  -- raises an error where it is of the wrong type
 if wrong then return refuse(wrong, PRODUCER, '0', '', bound) end
 survey(bound, true)
-local time, scores = now(), {}
-local entries = call('ZRANGEBYSCORE', DELAYED, '(' .. time, '+inf', 'LIMIT', 0, math.min(tonumber(ARGV[3]), MOST_DUE))
+local entries = call('ZRANGEBYSCORE', DELAYED, '(' .. now(), '+inf', 'LIMIT', 0, math.min(tonumber(ARGV[3]), MOST_DUE))
 if #entries == 0 then return 0 end
 respect_memory_limit()
-for i = 1, #entries do
-  scores[2 * i - 1], scores[2 * i] = time - 1 + 0.0003 * i, entries[i]  -- a fraction keeps their order
-end
-push('ZADD', DELAYED, scores)
+make_due(DELAYED, entries)
 record(ARGV[1], #entries)
 promote(bound, true)
 return #entries

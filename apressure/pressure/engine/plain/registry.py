@@ -69,20 +69,18 @@ class PlainRegistry:
 
     async def _change(self, change: Callable[..., int], *arguments: Any) -> int:
         async with self._turn:
-            return await self._changed(change, *arguments)
-
-    async def _changed(self, change: Callable[..., int], *arguments: Any) -> int:
-        workers, before = self._keys.workers, await self._read()
-        if before is None:  # others have filled it: what works registers again
-            await self._ask(b"DEL", workers)
-        kept = dict(before or {})
-        answer = change(kept, await self._now(), *arguments)
-        if removed := (before or {}).keys() - kept.keys():
-            await self._ask(b"HDEL", workers, *removed)
-        if changed := kept.items() - (before or {}).items():
-            await self._ask(b"HSET", workers, *(part for pair in changed for part in pair))
-            await self._ask(b"PEXPIRE", workers, KEPT_ASKED)
-        return answer
+            workers, before = self._keys.workers, await self._read()
+            if before is None:  # others have filled it: what works registers again
+                await self._ask(b"DEL", workers)
+                before = {}
+            kept = dict(before)
+            answer = change(kept, await self._now(), *arguments)
+            if removed := before.keys() - kept.keys():
+                await self._ask(b"HDEL", workers, *removed)
+            if changed := kept.items() - before.items():
+                await self._ask(b"HSET", workers, *(part for pair in changed for part in pair))
+                await self._ask(b"PEXPIRE", workers, KEPT_ASKED)
+            return answer
 
     async def _read(self) -> Kept | None:
         """Return the registrations, without those that are too large; None if there are too many."""

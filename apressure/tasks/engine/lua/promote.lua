@@ -8,15 +8,8 @@ if before then return {'changed', before} end
 local bound, created = state(ARGV[4] == '1')
 if not bound then return created end
 check_types()
-local time, ids, dues = stamp(), {}, {}
-if #ARGV > 4 then
-  local found = call('ZMSCORE', SCHEDULED, unpack(ARGV, 5))
-  for i = 1, #found do
-    if found[i] and tonumber(found[i]) > tonumber(time) then ids[#ids + 1] = ARGV[4 + i] end
-  end
-else
-  ids = call('ZRANGEBYSCORE', SCHEDULED, '(' .. time, '+inf', 'LIMIT', 0, math.min(tonumber(ARGV[3]), MOST_DUE))
-end
+local time, dues = stamp(), {}
+local ids = later_ones(SCHEDULED, time, #ARGV > 4 and {unpack(ARGV, 5)}, math.min(tonumber(ARGV[3]), MOST_DUE))
 if #ids > 0 then
   respect_memory_limit()
   for i = 1, #ids do  -- a fraction keeps their order

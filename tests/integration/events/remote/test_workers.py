@@ -9,9 +9,7 @@ import pytest
 from apressure import EventQueue, ServerTooOldError, serve
 from apressure.core import backpressure, registration
 from apressure.events.server.commands import Commands
-from apressure.testing.contract.backpressure import waiting
-from apressure.testing.contract.steps import begun
-from apressure.testing.contract.workers import QUICK, seen
+from apressure.testing.contract.steps import QUICK, begun, seen, waiting
 from tests.integration.conftest import fails, in_time
 from tests.integration.events.remote.conftest import serving
 
