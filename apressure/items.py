@@ -9,7 +9,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterat
 from typing import Final, Generic, TypeVar
 
 from apressure import validation
-from apressure.codecs import Codec
+from apressure.codecs import Codec, RawCodec
 from apressure.concurrency.settle import note_accepted
 from apressure.exceptions import DecodeError, PressureError
 
@@ -45,6 +45,8 @@ class Items(Generic[T]):
         self._name = name
         self.codec = codec
         self._max_size = max_size
+        if isinstance(codec, RawCodec):  # it takes any message, and each item passes here
+            self.decode = codec.decode
 
     def encode(self, item: T) -> bytes:
         """Encode an item.

@@ -124,6 +124,7 @@ class Lane(ABC, Generic[E]):
         self._parked: asyncio.Future[None] | None = None
         self._blocked_by: Wait | None = None
         self._moment = 0  # the moment before the latest step
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def waiting(self) -> int:
@@ -136,7 +137,8 @@ class Lane(ABC, Generic[E]):
 
     async def run(self, entry: E, timeout: float | None, now: bool) -> Any:
         """Take an entry through the lane and return its result. `now` is a timeout of 0."""
-        loop = asyncio.get_running_loop()
+        # To ask for the loop is a call of the system, in some versions of Python. A queue object has only one.
+        loop = self._loop = self._loop or asyncio.get_running_loop()
         entry.future = loop.create_future()
         if now or (timeout is not None and timeout <= 0):
             entry.now, timeout = True, None

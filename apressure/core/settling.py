@@ -21,6 +21,9 @@ class Settler(ABC, Generic[C, O]):
 
     Args:
         steps: The queue's steps.
+
+    Attributes:
+        steps: As given.
     """
 
     _most: ClassVar[int]
@@ -34,7 +37,7 @@ class Settler(ABC, Generic[C, O]):
     """The outcome of a change that was made."""
 
     def __init__(self, steps: Any) -> None:
-        self._steps = steps
+        self.steps = steps
         # With each change, who is told of its outcome, and whether also if it was made.
         self._waiting: deque[tuple[C, Callable[[O | Exception], None], bool]] = deque()
         self._on_their_way = 0
@@ -78,7 +81,7 @@ class Settler(ABC, Generic[C, O]):
             if ended:
                 raise  # the outcome came in this very turn of the event loop
             outcome = loop.create_future()
-            await wait_shielded(outcome, self._steps.settle_timeout)
+            await wait_shielded(outcome, self.steps.settle_timeout)
             if outcome.done():
                 outcome.exception()  # the cancellation is raised instead
             raise
@@ -133,7 +136,7 @@ class Settler(ABC, Generic[C, O]):
                 outcomes = [answer] * len(changes)
             else:
                 outcomes = known = self._outcomes(changes, answer)
-                self._steps.counts.deleted_count += self._settled(changes, known)
+                self.steps.counts.deleted_count += self._settled(changes, known)
             for tell, anyway, outcome in zip(listeners, always, outcomes, strict=True):
                 if anyway or outcome != self._done:
                     tell(outcome)

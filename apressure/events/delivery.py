@@ -10,7 +10,7 @@ from apressure.core.delivery import BatchedDelivery, Hand
 from apressure.core.due import Due
 from apressure.events.engine.answers import Event
 from apressure.events.engine.batching import Change, EventSettler
-from apressure.events.engine.steps import Claim, EventSteps
+from apressure.events.engine.steps import Claim
 
 T = TypeVar("T")
 
@@ -26,7 +26,6 @@ class EventDelivery(BatchedDelivery[T]):
         claim: What names it on the server.
 
     Args:
-        steps: The queue's steps.
         settler: Settles it.
         decode: Decodes its contents.
         event: The event.
@@ -34,7 +33,7 @@ class EventDelivery(BatchedDelivery[T]):
         in_hand: The consumer's deliveries; None for `receive`.
     """
 
-    __slots__ = ("_kept", "_settler", "_steps", "attempts", "claim", "raw")
+    __slots__ = ("_kept", "_settler", "attempts", "claim", "raw")
 
     raw: bytes
     attempts: int
@@ -44,12 +43,11 @@ class EventDelivery(BatchedDelivery[T]):
     _gone = "its lease has ended and another client gets it again, or it was acknowledged by its id"
 
     def __init__(
-        self, steps: EventSteps, settler: EventSettler, decode: Callable[[bytes], T], event: Event,
-        until: float = 0.0, in_hand: Hand | None = None,
+        self, settler: EventSettler, decode: Callable[[bytes], T], event: Event, until: float = 0.0,
+        in_hand: Hand | None = None,
     ) -> None:  # fmt: skip
         event_id, self.raw, self.attempts, token, self._kept = event
         self.claim: Claim = (event_id, token)
-        self._steps = steps
         self._settler = settler
         self.decode = decode
         self._in_hand = in_hand
@@ -79,7 +77,7 @@ class EventDelivery(BatchedDelivery[T]):
 
     @property
     def _queue_name(self) -> str:
-        return self._steps.name
+        return self._settler.steps.name
 
     @property
     def _keeps_errors(self) -> bool:
@@ -94,7 +92,7 @@ class EventDelivery(BatchedDelivery[T]):
         return requests.is_request(self.id)
 
     def encode_reply(self, value: Any) -> bytes:
-        return requests.encode_reply(value, self._steps.connection.node.settings.max_message_size)
+        return requests.encode_reply(value, self._settler.steps.connection.node.settings.max_message_size)
 
     def _replied(self, reply: bytes) -> Change:
         return ("reply", (*self.claim, reply))
@@ -118,4 +116,4 @@ class EventDelivery(BatchedDelivery[T]):
         return await self._settler.settle(change)
 
     async def _extend(self, seconds: float) -> Any:
-        return (await self._steps.extend([self.claim], seconds)).outcomes[0]
+        return (await self._settler.steps.extend([self.claim], seconds)).outcomes[0]

@@ -166,8 +166,8 @@ class RedisDriver(EventDriver[Client, T]):
         self, events: Iterable[Event], until: float = 0.0, hand: Hand | None = None
     ) -> list[EventDelivery[T]]:
         """Return the deliveries of events whose leases last until then, by the clock of the consumer."""
-        made = self.steps, self.settler, self.items.decode
-        return [EventDelivery(*made, event, until, hand) for event in events]
+        settler, decode = self.settler, self.items.decode
+        return [EventDelivery(settler, decode, event, until, hand) for event in events]
 
     async def get(self, most: int, timeout: float | None) -> list[T]:
         """Take one to `most` items for good, waiting while there is none."""

@@ -70,7 +70,9 @@ def is_large(arguments: Sequence[Argument]) -> bool:
             if len(one) >= LARGE:  # type: ignore[arg-type]
                 return True
     except TypeError:  # a number has no length
-        return any(isinstance(one, bytes) and len(one) >= LARGE for one in arguments)
+        for one in arguments:
+            if isinstance(one, bytes) and len(one) >= LARGE:
+                return True
     return False
 
 

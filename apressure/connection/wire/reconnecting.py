@@ -54,10 +54,12 @@ class ReconnectingConnection:
         self._drained: asyncio.Future[None] | None = None
         self._closed = False
         self._known: set[Script] = set()  # to the server at the other end
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def send(self, request: Request) -> None:
         """Send a request, now or as soon as there is a connection; its `on_reply` is called exactly once."""
-        request.began = asyncio.get_running_loop().time()
+        loop = self._loop = self._loop or asyncio.get_running_loop()  # asking for it may be a call of the system
+        request.began = loop.time()
         channel = self._channel
         if channel is not None and not request.resend and not self._closed and self._may_be_half_open(channel):
             self._drop(channel)  # a step that cannot be repeated must not get lost, nor overtake another

@@ -171,7 +171,7 @@ class EventSettler(Settler[Change, bool]):
 
     _most = MAX_EVENTS
     _at_a_time = 1
-    _steps: EventSteps
+    steps: EventSteps
 
     def __init__(self, steps: EventSteps, keep_errors: bool, max_attempts: int | None) -> None:
         super().__init__(steps)
@@ -180,10 +180,10 @@ class EventSettler(Settler[Change, bool]):
         self._series = steps.series()
 
     def _settle(self, changes: Sequence[Change], on_answer: OnAnswer) -> None:
-        self._steps.send_settle(self._series, changes[0][0], [claim for _, claim in changes], False, on_answer)
+        self.steps.send_settle(self._series, changes[0][0], [claim for _, claim in changes], False, on_answer)
 
     def _next(self) -> int:
-        hows = [change[0] for change, *_ in itertools.islice(self._waiting, MAX_EVENTS)]
+        hows = [change[0] for change, _, _ in itertools.islice(self._waiting, MAX_EVENTS)]
         if hows.count(hows[0]) == len(hows):
             return len(hows)
         return next(number for number, how in enumerate(hows) if how != hows[0])

@@ -30,9 +30,13 @@ class RemoteEventDelivery(EventDelivery[T]):
 
     __slots__ = ()
 
-    _steps: Commands  # type: ignore[assignment]  # it has what a delivery needs of `EventSteps`
+    _settler: Any  # it has what a delivery needs of `EventSettler`
 
     _gone = "its lease has ended, and another client got it, or gets it again"
+
+    @property
+    def _steps(self) -> Commands:
+        return self._settler.steps  # type: ignore[no-any-return]
 
     @property
     def queue(self) -> str:

@@ -169,7 +169,7 @@ class OkqDriver(EventDriver[OkqClient, T]):
         for event in popped.events:
             attempts = self.settler.delivered(event)
             counted = event._replace(attempts=attempts)
-            made: Any = self.steps, self.settler, self.items.decode, counted, popped.until, hand
+            made: Any = self.settler, self.items.decode, counted, popped.until, hand
             deliveries.append(RemoteEventDelivery(*made))
             if attempts > 1:
                 logs.redelivered("RemoteEventQueue", self.name, deliveries[-1].id, attempts, event.contents)
@@ -223,6 +223,7 @@ class OkqSettler:
     Attributes:
         keep_errors: As given.
         max_attempts: How often an event is delivered at most; None for no limit.
+        steps: The queue's commands.
         acks: Acknowledgements under way that nobody waits for.
     """
 
@@ -230,6 +231,7 @@ class OkqSettler:
         self.keep_errors = keep_errors
         self.max_attempts = queue.max_attempts
         self.acks: set[asyncio.Task[bool | Exception]] = set()
+        self.steps = queue.steps
         self._queue = queue
         self._counts: OrderedDict[bytes, int] = OrderedDict()
 

@@ -153,7 +153,8 @@ class Steps(Sender):
         claimed = self.take_claim("consumer")
         claims: Sequence[Role] = ("consumer",) if claimed == b"1" else ()
         call = (series or self._unnumbered).call("get", self.keys.line)
-        arguments: list[Argument] = [self._uid, claimed, max_items, b"" if series is None else series.next(), place]
+        number = b"" if series is None else series.next()
+        arguments: list[Argument] = [self._uid, claimed, b"%d" % max_items, number, place]
         return self._send(call, arguments, on_answer, False, None, "consumer", claims)
 
     def give_back(self, gets: Series | None, number: int, messages: Sequence[bytes], on_answer: OnAnswer) -> None:

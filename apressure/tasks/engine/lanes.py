@@ -96,14 +96,14 @@ class TaskSettler(Settler[Change, str]):
     _most = MANY
     _at_a_time = MOST_STEPS
     _done = DONE
-    _steps: TaskSteps
+    steps: TaskSteps
 
     def __init__(self, steps: TaskSteps, ttl: float) -> None:
         super().__init__(steps)
         self._ttl = ttl
 
     def _settle(self, changes: Sequence[Change], on_answer: OnAnswer) -> None:
-        self._steps.send_settle(changes, self._ttl, on_answer)
+        self.steps.send_settle(changes, self._ttl, on_answer)
 
     def _settled(self, changes: Sequence[Change], outcomes: Sequence[str]) -> int:
         return sum(
@@ -113,7 +113,7 @@ class TaskSettler(Settler[Change, str]):
 
     def _next(self) -> int:
         size, most = 0, min(len(self._waiting), MANY)
-        for number, (change, *_) in enumerate(itertools.islice(self._waiting, most)):
+        for number, (change, _, _) in enumerate(itertools.islice(self._waiting, most)):
             if size >= MAX_BYTES:
                 return number
             size += len(change.value)

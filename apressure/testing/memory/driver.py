@@ -84,7 +84,7 @@ class MemorySettler(Settler[Change, bool]):
     _at_a_time = 1
 
     def _settle(self, changes: Sequence[Change], on_answer: OnAnswer) -> None:
-        self._steps.send(on_answer, self._steps.queue.settle, changes)
+        self.steps.send(on_answer, self.steps.queue.settle, changes)
 
     def _next(self) -> int:
         return min(len(self._waiting), MOST)
