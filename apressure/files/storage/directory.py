@@ -256,16 +256,9 @@ class Directory(Writing):
             mark(filename, times or None, self._fd)
 
     def delete(self, filename: str) -> bool:
-        """Delete a message (specification: Deleted). False if it is gone, or is not a file: that is left alone."""
+        """Delete a message (specification: Deleted). False if it is gone."""
         self.check()
-        with self.errors("delete from"):
-            try:
-                os.unlink(filename, dir_fd=self._fd)
-            except FileNotFoundError:
-                return False
-            except OSError:
-                return self.remove(filename)  # a directory, perhaps
-        return True
+        return self.remove(filename, look=False)  # only a file has such a name in the index, or as a delivery
 
     def restore(self, key: int, data: bytes, times: int, expires: int = 0) -> None:
         """Write a message again that was deleted, where it was in line. If that fails, it is logged, and lost.

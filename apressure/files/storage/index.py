@@ -205,14 +205,12 @@ class Index(State):
         name = parse(filename)
         if name is None:
             self._note_other(filename, False)
-            return
-        key, state, _ = name
-        if state == READY:
-            self._ready.discard(key)
-        elif state == NEW:
-            self.finished(key)
+        elif name.state == READY:
+            self._ready.discard(name.key)
+        elif name.state == NEW:
+            self.finished(name.key)
         else:
-            (self.delayed if state == LATER else self.taken).discard(filename, key)
+            (self.delayed if name.state == LATER else self.taken).discard(filename, name.key)
 
     def _note_other(self, filename: str, there: bool) -> None:
         if filename in names.OURS:

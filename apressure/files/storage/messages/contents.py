@@ -27,8 +27,8 @@ _TO_DO: Final = "Call ack(id) to delete it, or set max_attempts= to dead-letter 
 
 _MARK: Final = 946_684_800
 _MARKS: Final = 100_000
-_SECOND: Final = 1_000_000_000
-_EACH: Final = 2 * _SECOND
+_EACH: Final = 2_000_000_000
+"""Nanoseconds."""
 _NEWEST: Final = "user.apressure.newest"
 
 
@@ -92,7 +92,7 @@ def sync(fds: Sequence[int]) -> None:
 def handed_out(status: os.stat_result) -> int:
     """Return how often a message was handed out."""
     # A mark is a whole number of seconds. The time of a file that was written in 2000, by a wrong clock, rarely is.
-    since = status.st_mtime_ns - _MARK * _SECOND
+    since = status.st_mtime_ns - _MARK * 10**9
     return since // _EACH if 0 <= since < _MARKS * _EACH and not since % _EACH else 0
 
 
@@ -102,8 +102,10 @@ def mark(file: int | str, times: int | None, directory: int | None = None) -> No
     A file that is missing, and another user's in a shared directory, stay unmarked.
     """
     seconds = None if times is None else (_MARK + 2 * min(times, _MARKS - 1),) * 2
-    with contextlib.suppress(FileNotFoundError, PermissionError):
+    try:  # `suppress` would cost each message some percent
         os.utime(file, seconds, dir_fd=directory)
+    except (FileNotFoundError, PermissionError):
+        return
 
 
 def look(directory: int, filenames: Iterable[str], most_bytes: int) -> tuple[int, list[Seen]]:
