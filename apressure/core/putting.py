@@ -84,8 +84,7 @@ class PuttingLane(Lane[P]):
         """Return the error of an entry that was refused; what the step did with its items is there in the answer."""
         return None
 
-    def _send(self) -> None:
-        first = next(iter(self._entries))
+    def _send(self, first: P) -> None:
         expected = first.expected
         if len(self._entries) == 1 and len(first.items) - first.done <= self._window:
             items = first.items[first.done :] if first.done else first.items
