@@ -233,7 +233,9 @@ class Lane(ABC, Generic[E]):
             self._notice.ended()
         if self._busy or isinstance(answer, NotSentError):
             return
-        if self._blocked_by is None or any(entry.now and not self._asked(entry) for entry in self._entries):
+        if self._blocked_by is None and not self._entries:
+            self._waits.hand_back(self._role)
+        elif self._blocked_by is None or any(entry.now and not self._asked(entry) for entry in self._entries):
             self._flush()
         else:
             self._wait(self._blocked_by)

@@ -27,9 +27,11 @@ class Putting(Entry["bytes | None"], Generic[I]):
         done: How many of the items are in the queue, also when the operation failed or was cancelled.
         since: Since when it has waited for room, by the clock of the event loop; None if it has not.
         replaced: The id of the message whose place its only item has taken; None if it has a place of its own.
+        named: The program has chosen the id of its only item, which may be in use.
     """
 
     expected = False
+    named = False
     done = 0
     since: float | None = None
     replaced: bytes | None = None
@@ -56,7 +58,7 @@ class PuttingLane(Lane[P]):
     """The most items in one step."""
 
     _refuses: ClassVar[bool] = False
-    """A step may refuse items that there was room for; see `_refusal`."""
+    """A step may refuse any item that there was room for; see `_refusal`."""
 
     _steps: Any
 
@@ -131,7 +133,7 @@ class PuttingLane(Lane[P]):
         batch, self._batch, self._served, begin = self._batch, [], 0, 0
         for entry, sent in batch:
             end = min(count, begin + sent)
-            if self._refuses and (error := self._refusal(entry, answer, begin, end)) is not None:
+            if (self._refuses or entry.named) and (error := self._refusal(entry, answer, begin, end)) is not None:
                 self._remove(entry)
                 entry.fail(error)
                 begin = end

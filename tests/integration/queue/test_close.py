@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import os
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from apressure import (
     QueueInUseError,
     QueueOpenError,
 )
+from apressure.concurrency import lifetime
 from apressure.connection.waiting import rounds
 from apressure.pressure.engine import waits
 from tests import processes
@@ -325,18 +325,15 @@ async def test_after_a_fork_the_error_says_so(open_queue: Opener) -> None:
     assert await queue.get() == b"x"
 
 
-async def test_after_a_fork_into_the_same_loop_the_error_says_so(open_queue: Opener) -> None:
+async def test_after_a_fork_into_the_same_loop_the_error_says_so(
+    open_queue: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = await open_queue()
     await queue.put(b"x")
-    if (child := os.fork()) == 0:
-        try:
-            queue.get().send(None)
-        except RuntimeError as error:
-            os._exit(0 if "before a fork" in str(error) else 2)
-        finally:
-            os._exit(1)
-    _, status = await asyncio.to_thread(os.waitpid, child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(lifetime, "_pid", 1)
+        with pytest.raises(RuntimeError, match="before a fork"):
+            await queue.get()
     assert await queue.get() == b"x"
 
 
