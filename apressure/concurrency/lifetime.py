@@ -10,17 +10,6 @@ from typing import Any, ClassVar, Protocol
 
 from apressure.exceptions import ClientClosedError
 
-_pid = os.getpid()
-
-
-def _note_fork() -> None:
-    global _pid  # noqa: PLW0603 (to ask the system each time is slow)
-    _pid = os.getpid()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_note_fork)
-
 
 class _Closable(Protocol):
     def aclose(self) -> Awaitable[None]: ...
@@ -53,9 +42,10 @@ class LoopBound(AsyncClosing):
             ClientClosedError: It was closed.
             RuntimeError: It belongs to another event loop or process, or asyncio is not running.
         """
-        if self._pid == _pid and self._loop is asyncio._get_running_loop() and not self._closed:  # noqa: SLF001
+        pid = os.getpid()  # each time: a fork in C tells nobody
+        if self._pid == pid and self._loop is asyncio._get_running_loop() and not self._closed:  # noqa: SLF001
             return  # as nearly always
-        if self._pid and self._pid != _pid:
+        if self._pid and self._pid != pid:
             raise RuntimeError(f"this {self._KIND} was opened before a fork: open a new one in the child process")
         try:
             loop = asyncio.get_running_loop()
@@ -64,7 +54,7 @@ class LoopBound(AsyncClosing):
         if self._closed:
             raise ClientClosedError(f"this {self._KIND} was closed (aclose); open a new one")
         if self._loop is None:
-            self._loop, self._pid = loop, _pid
+            self._loop, self._pid = loop, pid
         elif self._loop is not loop:
             raise RuntimeError(f"this {self._KIND} belongs to another event loop: open one for each event loop")
 

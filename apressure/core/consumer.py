@@ -318,7 +318,7 @@ class QueueConsumer(ABC, Generic[T, D]):
     async def _acknowledge(self) -> None:
         """Acknowledge the current item: with the next step that leaves, so a failure is noted when it is known.
 
-        A kind whose acknowledgements do not travel together waits for each one here, and leaves `_task` None.
+        A kind whose acknowledgements do not travel together waits for each one here.
         """
         current, self.hand.current = self.hand.current, None
         if current is not None and not current.settled:

@@ -36,7 +36,7 @@ from apressure.events.producer import EventProducer
 from apressure.events.remote.address import is_okq
 from apressure.events.statistics import EventQueueStatistics
 from apressure.exceptions import DuplicateEventError
-from apressure.items import Items, Progress, new_id
+from apressure.items import Items, Progress, new_id, new_ids
 from apressure.protocols import Mover
 
 if TYPE_CHECKING:
@@ -323,7 +323,7 @@ class EventQueue(Fronting, EventLetters[T], Queue[T, EventDelivery[T]]):
 
     async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:
         self.check()
-        await self._driver.put_many([(new_id(), message) for message in chunk], timeout, progress, due)
+        await self._driver.put_many(list(zip(new_ids(len(chunk)), chunk, strict=True)), timeout, progress, due)
 
     async def put_letter(self, letter: DeadLetter[Any], timeout: float | None) -> bool:
         if letter.attempts is None:  # those with the same content may share an id

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import time
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
@@ -44,7 +45,8 @@ class FileHand(ClaimHand[FileDelivery[Any]]):
 
     def __init__(self, receiver: Receiver, options: Options) -> None:
         super().__init__(Timer(), (), receiver.settings.name, options)
-        self.clock = receiver.settings.clock  # each step of the loop checks what it returns
+        clock = receiver.settings.clock
+        self.clock = clock if clock is time.time else receiver.store.time  # which checks what it returns
         self._receiver = receiver
         self._renaming = asyncio.Lock()
         self._running: asyncio.Task[None] | None = None

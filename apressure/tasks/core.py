@@ -39,7 +39,7 @@ from apressure.core.taking import Take
 from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
 from apressure.exceptions import PressureError, ServerUnavailableError, TaskDoesNotExistError
-from apressure.items import Items, Progress, new_id
+from apressure.items import Items, Progress, new_id, new_ids
 from apressure.tasks.codec import TaskCodec, UTF8Codec
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.engine.answers import Claim, Reserved, Status, raw
@@ -238,7 +238,7 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
 
     async def _put_chunk(self, chunk: list[bytes], timeout: float | None, progress: Progress, due: Due | None) -> None:
         etas = itertools.repeat(eta_of(due)) if due is None or not due.absolute else _in_order(due, progress.accepted)
-        tasks: list[New] = [(new_id(), parameters, eta) for parameters, eta in zip(chunk, etas, strict=False)]
+        tasks: list[New] = list(zip(new_ids(len(chunk)), chunk, etas, strict=False))
         put = Put(tasks, self._expected)
         try:
             await self._put(put, timeout)

@@ -176,7 +176,7 @@ class Writing(Place):
                 return False
             try:
                 os.unlink(filename, dir_fd=self._fd)
-            except FileNotFoundError:
+            except (FileNotFoundError, IsADirectoryError):
                 return False
         return True
 

@@ -30,8 +30,6 @@ _LONGEST = 10**11
 
 T = TypeVar("T")
 
-Noted = list[int]
-
 _MANY: Final = 8
 """How many looks a queue object keeps for the next wait: one for each reason, and some for leases."""
 

@@ -55,7 +55,8 @@ def test_a_healthy_queue(cli: Commands, queue: str) -> None:
     assert cli("doctor", queue).stdout == b"orders\thealthy\n"
     assert cli("doctor", "--all", "--repair").stdout == b"orders\thealthy\n"
     assert cli.json("doctor", queue) == {
-        "name": "orders", "address": "orders", "key_schema": KEY_SCHEMA, "exists": True, "healthy": True, "repaired": [], "findings": [],
+        "name": "orders", "address": "orders", "key_schema": KEY_SCHEMA, "exists": True, "healthy": True,
+        "repaired": [], "findings": [],
     }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import apressure.files.storage.messages.contents
 import apressure.files.storage.messages.renaming
-from apressure import FileQueue, StorageError
+from apressure import FileQueue, LeaseLostError, StorageError
 from apressure.files.storage.directory import Directory
 from tests import processes
 from tests.integration.files.conftest import Clock, Make, drain, files
@@ -54,6 +54,18 @@ async def test_a_name_that_is_in_flight_is_not_given_again(make: Make, clock: Cl
     (queue.path / f"{int(first) + 1}.new").touch()  # and one that another client is writing
     second = await make(clock=clock).put(b"b")
     assert int(second) == int(first) + 2
+
+
+async def test_a_directory_in_the_place_of_a_message_in_flight_is_left_alone(make: Make, clock: Clock) -> None:
+    queue = make(clock=clock)
+    await queue.put(b"a")
+    delivery = await queue.receive()
+    (name,) = files(queue)
+    (queue.path / name).unlink()
+    (queue.path / name).mkdir()
+    with pytest.raises(LeaseLostError):
+        await delivery.ack()
+    assert (queue.path / name).is_dir()
 
 
 async def test_an_id_is_not_given_again_when_the_queue_is_empty(make: Make, clock: Clock) -> None:
