@@ -173,8 +173,8 @@ class Lane(ABC, Generic[E]):
         return len(ended)
 
     @abstractmethod
-    def _send(self) -> None:
-        """Send a step for the first entries."""
+    def _send(self, first: E) -> None:
+        """Send a step for the first entries, of which this is the very first."""
 
     @abstractmethod
     def _accept(self, answer: Any) -> Wait | None:
@@ -201,7 +201,7 @@ class Lane(ABC, Generic[E]):
                 self._moment = moment()
                 self._sent += 1
                 self._busy = True
-                self._send()
+                self._send(first)
                 return
             del entries[first]  # its caller runs in this turn of the event loop
         self._waits.hand_back(self._role)
@@ -233,7 +233,9 @@ class Lane(ABC, Generic[E]):
             self._notice.ended()
         if self._busy or isinstance(answer, NotSentError):
             return
-        if self._blocked_by is None or any(entry.now and not self._asked(entry) for entry in self._entries):
+        if self._blocked_by is None and not self._entries:
+            self._waits.hand_back(self._role)
+        elif self._blocked_by is None or any(entry.now and not self._asked(entry) for entry in self._entries):
             self._flush()
         else:
             self._wait(self._blocked_by)

@@ -28,9 +28,11 @@ class Putting(Entry["bytes | None"], Generic[I]):
         done: How many of the items are in the queue, also when the operation failed or was cancelled.
         since: Since when it has waited for room, by the clock of the event loop; None if it has not.
         replaced: The id of the message whose place its only item has taken; None if it has a place of its own.
+        named: The program has chosen the id of its only item, which may be in use.
     """
 
     expected = False
+    named = False
     done = 0
     since: float | None = None
     replaced: bytes | None = None
@@ -57,7 +59,7 @@ class PuttingLane(Lane[P]):
     """The most items in one step."""
 
     _refuses: ClassVar[bool] = False
-    """A step may refuse items that there was room for; see `_refusal`."""
+    """A step may refuse any item that there was room for; see `_refusal`."""
 
     _steps: Any
 
@@ -85,8 +87,7 @@ class PuttingLane(Lane[P]):
         """Return the error of an entry that was refused; what the step did with its items is there in the answer."""
         return None
 
-    def _send(self) -> None:
-        first = next(iter(self._entries))
+    def _send(self, first: P) -> None:
         expected = first.expected
         if len(self._entries) == 1 and len(first.items) - first.done <= self._window:
             items = first.items[first.done :] if first.done else first.items
@@ -146,7 +147,7 @@ class PuttingLane(Lane[P]):
         entries, refuses, put, served = self._entries, self._refuses, 0, 0
         for entry, sent in batch:
             end = min(count, begin + sent)
-            if refuses and (error := self._refusal(entry, answer, begin, end)) is not None:
+            if (refuses or entry.named) and (error := self._refusal(entry, answer, begin, end)) is not None:
                 self._remove(entry)
                 entry.fail(error)
                 begin = end

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from apressure import exceptions as errors
-from apressure.core.workers import Letter, WorkerKind, encode
+from apressure.core.workers import KEY_SCHEMA, Letter, WorkerKind, encode
 
 logger = logging.getLogger("apressure")
 
@@ -291,7 +291,7 @@ def _id_of(pid: int) -> str:
 @functools.cache
 def _process(pid: int) -> dict[str, Any]:
     version = getattr(sys.modules.get("apressure"), "__version__", "")  # this module cannot import that one
-    return {"host": printable(socket.gethostname()), "pid": pid, "version": version}
+    return {"host": printable(socket.gethostname()), "pid": pid, "version": version, "schema": KEY_SCHEMA}
 
 
 def printable(text: str) -> str:

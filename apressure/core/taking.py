@@ -174,9 +174,10 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
     def _next_order(self) -> Order:
         return Order(self._step, next(self._places))
 
-    def _send(self) -> None:
-        self._send_back()
-        want = self._first.want
+    def _send(self, first: Take[W]) -> None:
+        if self._back:
+            self._send_back()
+        want = first.want
         wanted = self._carry(want, self._most)
         self._request = self._take(wanted, want, not all(entry.now for entry in self._entries))
 

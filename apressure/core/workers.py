@@ -14,6 +14,10 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 WorkerKind = Literal["serve", "consumer", "runner", "spark"]
 
+KEY_SCHEMA: Final = 1
+"""The version of apressure's own keys beside the formats. It grows with a change that an older apressure would misread.
+"""
+
 MOST: Final = 1000
 """The most registrations of a queue. The scripts that write them know this number, too."""
 
@@ -40,6 +44,7 @@ class WorkerStatistics:
         host: The name of its machine.
         pid: Its process.
         version: Its version of apressure.
+        schema: The version of apressure's own keys that it writes and reads.
         since: When it began.
         seen: When it told this.
         concurrency: How many messages it handles at a time, at most; 0 where that is not limited.
@@ -59,6 +64,7 @@ class WorkerStatistics:
     host: str
     pid: int
     version: str
+    schema: int = KEY_SCHEMA
     since: datetime
     seen: datetime
     concurrency: int
@@ -80,6 +86,7 @@ class WaitingProducer:
         host: The name of its machine.
         pid: Its process.
         version: Its version of apressure.
+        schema: The version of apressure's own keys that it writes and reads.
         since: Since when the first of its puts has waited.
         seen: When it told this.
         puts: How many of its puts wait.
@@ -90,6 +97,7 @@ class WaitingProducer:
     host: str
     pid: int
     version: str
+    schema: int = KEY_SCHEMA
     since: datetime
     seen: datetime
     puts: int
@@ -196,6 +204,7 @@ def _decoded(now: int, name: bytes, value: bytes) -> Registered | None:
             "host": _text(record["host"]),
             "pid": _whole(record["pid"]),
             "version": _text(record["version"]),
+            "schema": _whole(record.get("schema", 1)),
             "since": datetime.fromtimestamp(seen - age, UTC),
             "seen": datetime.fromtimestamp(seen, UTC),
         }

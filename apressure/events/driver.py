@@ -128,17 +128,22 @@ class RedisDriver(EventDriver[Client, T]):
     # Events.
 
     def put(
-        self, event: Pair, timeout: float | None, due: Due | None, front: bool, given: bool  # noqa: ARG002
+        self, event: Pair, timeout: float | None, due: Due | None, front: bool, given: bool
     ) -> Awaitable[bytes | None]:  # fmt: skip
         """Put an event, waiting for room; returns the id of the one that it has replaced.
 
         `given`: the program has chosen its id.
         """
-        if due is None:
-            return self._pushes[front].run(Push([event], self.expected), timeout, False)
-        if due.dedup is None:
-            return self._delays.run(Push([(*event, due.encoded)], self.expected), timeout, False)
-        return self._once.run(Push([(*event, due.encoded, due.dedup)], self.expected), timeout, False)
+        item: tuple[Any, ...] = event
+        lane = self._pushes[front]
+        if due is not None and due.dedup is None:
+            item, lane = (*event, due.encoded), self._delays
+        elif due is not None:
+            item, lane = (*event, due.encoded, due.dedup), self._once
+        push = Push([item], self.expected)
+        if given:
+            push.named = True
+        return lane.run(push, timeout, False)
 
     async def put_many(self, events: list[Pair], timeout: float | None, progress: Progress, due: Due | None) -> None:
         """Put events in order, waiting for room; the progress counts what is in the queue, also at a failure."""

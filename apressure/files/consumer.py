@@ -44,7 +44,7 @@ class FileHand(ClaimHand[FileDelivery[Any]]):
 
     def __init__(self, receiver: Receiver, options: Options) -> None:
         super().__init__(Timer(), (), receiver.settings.name, options)
-        self.clock = receiver.store.time
+        self.clock = receiver.settings.clock  # each step of the loop checks what it returns
         self._receiver = receiver
         self._renaming = asyncio.Lock()
         self._running: asyncio.Task[None] | None = None
@@ -110,7 +110,8 @@ class FileConsumer(QueueConsumer[T, FileDelivery[Any]]):
         chunk = Chunk(options.prefetch or _PREFETCH)
         # Its end takes as long as the file system does.
         super().__init__(queue, FileHand(receiver, options), chunk, options, math.inf)
-        chunk.turn_at = 0.0  # each item has to be looked at: the queue may be paused
+        if chunk.size > 1:
+            chunk.turn_at = 0.0  # what was read ahead has to be looked at: the queue may be paused meanwhile
         self._receiver = receiver
 
     async def _enter(self) -> None:
@@ -124,9 +125,10 @@ class FileConsumer(QueueConsumer[T, FileDelivery[Any]]):
         if store.index.drained and not store.index.in_flight:
             await self._queue.delete()
 
-    def _begin(self) -> None:
-        super()._begin()
-        self._task = None  # each acknowledgement is waited for
+    async def __anext__(self) -> T:
+        if self._task is not None and asyncio.current_task(self._loop) is self._task:
+            await self._acknowledge()
+        return await super().__anext__()
 
     async def _acknowledge(self) -> None:
         """Delete the current message. If that fails, this raises; where another try may succeed, it stays current."""

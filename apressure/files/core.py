@@ -152,7 +152,8 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
         undo: Callable[[A], Awaitable[None]] | None = None,
     ) -> A:
         """See `Administration`. `undo` is for an answer that comes when the object has been closed."""
-        operation, loop = self._operation(), asyncio.get_running_loop()
+        operation, loop = self._operation(), self._loop
+        assert loop is not None
         validation.timeout(timeout)
         until, ticket = None if timeout is None else loop.time() + timeout, next(operation.tickets)
         for_room: WaitForRoom | None = None

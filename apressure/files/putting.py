@@ -25,7 +25,6 @@ from apressure.files.storage.directory import Directory
 from apressure.files.storage.messages import contents
 from apressure.files.storage.messages.reasons import Reason
 from apressure.files.storage.store import Operation, Steps, Store
-from apressure.files.storage.watcher import Watcher
 from apressure.files.storage.writing import Reservation
 from apressure.items import Progress
 
@@ -94,11 +93,15 @@ class Putter(Steps):
 
         With `inside`, they are in the queue already: they need no room, and the queue may be closed.
         """
-        index, own = self._index, self.store.own
+        index, store = self._index, self.store
         while True:
-            watcher = await (self.store.refresh(create=True) if inside else self._begin())
-            ordered = watcher.ordered
-            wanted, bound = len(messages), 0 if inside else self.store.bound
+            await store.refresh(create=True)
+            if not inside:
+                if index.delayed:
+                    await self.promote()  # what is due comes before what is put now
+                self._check_open()
+            watcher, ordered = store.watcher, store.watcher.ordered
+            wanted, bound = len(messages), 0 if inside else store.bound
             if bound:
                 wanted = min(wanted, index.room(bound), wanted if ordered else 1)
                 if wanted <= 0:
@@ -107,17 +110,16 @@ class Putter(Steps):
             reserved = await self._worker.do(self._create, keys, messages, undo=self._directory.abandon)
             kept = 0
             try:
+                store.own.update([reservation.key for reservation in reserved])
                 watcher.drain()
                 if not ordered:
-                    own.update(reservation.key for reservation in reserved)
-                    await self.store.refresh()
+                    await store.refresh()
                 elif watcher.stale:
                     continue  # the kernel dropped notifications, so the order is unknown
                 if not inside:
                     self._check_open()  # consumers may have ended before they saw the reservation
                 kept, full = self._keep(reserved, ordered, bound)
                 if kept or full:
-                    own.update(reservation.key for reservation in reserved[:kept])
                     return reserved[:kept]
             finally:
                 if kept < len(reserved):
@@ -126,14 +128,6 @@ class Putter(Steps):
                     except BaseException:  # cancelled: the caller does not learn of the others
                         await self._abandon(reserved[:kept])
                         raise
-
-    async def _begin(self) -> Watcher:
-        """Bring the index up to date, and what is due before what is put now."""
-        await self.store.refresh(create=True)
-        if self._index.delayed:
-            await self.promote()
-        self._check_open()
-        return self.store.watcher
 
     def _check_open(self) -> None:
         if self._index.closed:

@@ -88,12 +88,14 @@ class Receiver(Steps):
         Cancelled, nothing was taken, or it has been given back.
         """
         got: list[Got] = []
-        index, limit = self._index, self.settings.max_attempts
+        index, store, limit = self._index, self.store, self.settings.max_attempts
         try:
             await self._begin()
             while len(got) < most and not index.paused and (key := index.head()) is not None:
-                message_id, until = names.id_of(key), self.store.time() + lease
-                filename, now = names.taken_name(key, until), self.store.now if self._may_expire(key) else 0
+                message_id, until = names.id_of(key), store.time() + lease
+                filename = names.taken_name(key, until)
+                # A listing may have missed the file that says when it expires.
+                now = store.now if key in index.reasons or not store.watcher.ordered else 0
                 try:
                     undo = functools.partial(self._undo_take, key, filename)
                     taken = await self._worker.do(self._directory.take, key, filename, limit, now, undo=undo)
@@ -107,11 +109,10 @@ class Receiver(Steps):
                         logger.warning("%s", error)
                         break  # these first; the next call raises it
                     raise
-                self.store.went(message_id)
+                store.went(message_id)
                 if taken is None:
                     if not got:
-                        await self.store.refresh()
-                        await self._requeue_expired()
+                        await self._begin()
                 elif 0 < taken.expires <= now:
                     await self._move_to_dead_letters(key, filename, taken, expired=True)
                 elif limit is not None and taken.before >= limit:
@@ -124,20 +125,8 @@ class Receiver(Steps):
         except BaseException:
             await self.undo(got)
             raise
-        self.store.counts.received_count += len(got)
+        store.counts.received_count += len(got)
         return got or self._nothing(idle)
-
-    def _may_expire(self, key: int) -> bool:
-        """Return whether a message may have a time at which it expires. A listing may have missed the file with it."""
-        return key in self._index.reasons or not self.store.watcher.ordered
-
-    async def _begin(self) -> None:
-        """Bring the index up to date, and back into the line what belongs there."""
-        await self.store.refresh(create=True)
-        if self._index.in_flight:
-            await self._requeue_expired()
-        if self._index.delayed:
-            await self._promote()
 
     def _nothing(self, idle: Callable[[], bool] | None) -> Wait:
         if self._index.paused:
@@ -210,17 +199,21 @@ class Receiver(Steps):
         for one in got:
             await self._worker.surely(self._directory.restore, one.key, one.data, one.attempts - 1, one.expires)
 
-    async def _requeue_expired(self) -> None:
-        index, requeued = self._index, 0
-        while (expiry := index.taken.first()) is not None and expiry[0] <= self.store.now:
+    async def _begin(self) -> None:
+        """Bring the index up to date, and back into the line what belongs there."""
+        index, store, requeued = self._index, self.store, 0
+        await store.refresh(create=True)
+        while index.taken and (expiry := index.taken.first()) is not None and expiry[0] <= store.now:
             outcome = await self.requeue(expiry[1])
             if outcome is None:
-                index.taken.postpone(expiry[1], self.store.now + _LATER)
+                index.taken.postpone(expiry[1], store.now + _LATER)
             requeued += 1
             if requeued % 64 == 0:
                 await asyncio.sleep(0)
         if requeued:
-            await self.store.refresh()
+            await store.refresh()
+        if index.delayed:
+            await self._promote()
 
     async def requeue(self, filename: str) -> bool | None:
         """Make a message in flight wait again; see `Directory.requeue`."""

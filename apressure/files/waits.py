@@ -127,8 +127,8 @@ class Waits:
         """Wake the tasks that may try again, after an operation of this object."""
         if self._closed:
             return
-        self._loop = asyncio.get_running_loop()
         if any(self._lines):
+            self._loop = asyncio.get_running_loop()
             self._wake(False)
         elif self._again is not None:
             self.stop()

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from apressure.core.limits import UNLIMITED
 from apressure.core.schedules import UNAVAILABLE
+from apressure.core.workers import KEY_SCHEMA
 from apressure.exceptions import ServerError
 from apressure.pressure.doctor import recovery
 from apressure.queue_addresses import QueueAddress
@@ -87,9 +88,18 @@ def _standing(name: str, statistics: Any) -> Iterator[recovery.Finding]:
         if worker.oldest is not None and worker.oldest >= _SLOW:
             text = f"A handler of the worker {worker.id} ({worker.handler}) has run for {duration(worker.oldest)}."
             yield _note("slow_handler", text, f"`apressure workers stack {worker.id}` shows where it is.")
-    if producers := getattr(statistics, "waiting_producers", ()):
+    waiting = getattr(statistics, "waiting_producers", ())
+    for other in (*statistics.workers, *waiting):
+        if other.schema != KEY_SCHEMA:
+            text = (
+                f"{other.id} writes keys of schema {other.schema} (apressure {other.version}); here it is {KEY_SCHEMA}."
+            )
+            yield _note(
+                "key_schema", text, "Upgrade the older one before you use what is new: the changelog says what."
+            )
+    if waiting:
         advice = "Start more consumers, unless a note before this one says what stops those that are there."
-        yield _note("full", f"The queue is full: {producers_text(producers)}.", advice)
+        yield _note("full", f"The queue is full: {producers_text(waiting)}.", advice)
 
 
 async def _overdue(queue: Any) -> Iterable[recovery.Finding]:

@@ -32,7 +32,7 @@ class TaskCodec:
             TypeError: It is neither a string nor what JSON knows.
             ValueError: It has NaN or an infinity, is nested too deeply, or has text that UTF-8 cannot encode.
         """
-        if isinstance(item, str) and not _is_json(item):
+        if isinstance(item, str) and (item[:1] not in _JSON_BEGINS or not _is_json(item)):
             return item.encode()
         try:
             return _encode(item).encode()
@@ -57,9 +57,9 @@ def decoded(text: str) -> Any:
 
 
 def _is_json(text: str) -> bool:
-    """Whether `decoded` might return something else than this text."""
+    """Whether `decoded` might return something else than this text, which begins as JSON does."""
     try:
-        return text[:1] in _JSON_BEGINS and decode_json(text) is not text
+        return decode_json(text) is not text
     except ValueError:
         return False
     except RecursionError:  # it depends on how deep the reader's stack is

@@ -40,7 +40,7 @@ from apressure.core.waiting import Wait
 from apressure.dead_letters import DeadLetter
 from apressure.exceptions import PressureError, ServerUnavailableError, TaskDoesNotExistError
 from apressure.items import Items, Progress, new_id
-from apressure.tasks.codec import UTF8Codec
+from apressure.tasks.codec import TaskCodec, UTF8Codec
 from apressure.tasks.delivery import TaskDelivery
 from apressure.tasks.engine.answers import Claim, Reserved, Status, raw
 from apressure.tasks.engine.lanes import AskLane, OnceLane, Put, PutLane, ReserveLane, TaskSettler
@@ -110,7 +110,8 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
     def __init__(self, client: Client, owns_client: bool, name: str, codec: Codec[Any]) -> None:
         super().__init__(client, owns_client, name)
         self.client = client
-        self._items = Items(name, UTF8Codec(codec), client.settings.max_message_size)
+        encoding = codec if type(codec) is TaskCodec else UTF8Codec(codec)
+        self._items = Items(name, encoding, client.settings.max_message_size)
         self.steps = TaskSteps(client, name)
         self.settler = TaskSettler(self.steps, self.result_ttl)
         self._waits = TaskWaits(client, self.steps)

@@ -123,7 +123,7 @@ CALLS: dict[str, tuple[Callable[[Steps, Series], Any], dict[Any, str]]] = {
     ),
     "get": (
         lambda steps, series: steps.get(series, 17, PLACE, ignore),
-        {b"UID": "uid", b"HELD-C": "was claimed", 17: "most messages", PLACE: "place"},
+        {b"UID": "uid", b"HELD-C": "was claimed", b"17": "most messages", PLACE: "place"},
     ),
     "give_back": (
         lambda steps, series: steps.give_back(series, 18, [b"m1", b"m2"], ignore),

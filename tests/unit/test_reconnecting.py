@@ -66,7 +66,7 @@ async def test_temporarily_refused_requests_are_sent_again_in_order(text: str) -
 
 async def test_redirected_requests_are_sent_to_the_new_server_in_order() -> None:
     fixture = Fixture()
-    fixture.node.note_write()
+    fixture.node.written = True
     for what in (b"1", b"2", b"3"):
         fixture.send(what)
     channel = await fixture.sent(0, b"1", b"2", b"3")
@@ -206,7 +206,7 @@ async def test_closing_ends_requests_that_wait_to_be_sent_again() -> None:
 
 async def test_closing_ends_connections_that_were_retired_with_replies_on_their_way() -> None:
     fixture = Fixture()
-    fixture.node.note_write()
+    fixture.node.written = True
     fixture.send(b"1")
     fixture.send(b"2")
     channel = await fixture.sent(0, b"1", b"2")

@@ -74,8 +74,18 @@ async def test_acknowledgements_of_one_turn_of_the_event_loop_are_one_step() -> 
     await asyncio.sleep(0)
     assert steps.sent == [[b"a", b"b", b"c"]]
     steps.answer("1")
-    assert outcomes == ["1", "1", "1"]
+    assert outcomes == []  # one that is done is no news
     assert settler.flushed().done()
+
+
+async def test_an_acknowledgement_that_failed_says_so() -> None:
+    steps, outcomes = Steps(), []
+    settler = TaskSettler(cast("TaskSteps", steps), 0)
+    for answer in ("0", OSError("broken")):
+        settler.soon(Change("complete", Claim(b"a", b"token", b"node")), outcomes.append)
+        await asyncio.sleep(0)
+        steps.answer(answer)
+    assert [str(outcome) for outcome in outcomes] == ["0", "broken"]
 
 
 async def test_each_caller_gets_an_error_of_its_own() -> None:

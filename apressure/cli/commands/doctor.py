@@ -17,6 +17,7 @@ from apressure.cli.exits import Exit, UsageError, message_of
 from apressure.cli.options import Common, Interval, complain, option, seconds_between
 from apressure.cli.show import print_json, printable
 from apressure.connection.settings import Settings
+from apressure.core.workers import KEY_SCHEMA
 from apressure.exceptions import QueueDoesNotExistError, ServerError
 from apressure.monitor.checkup import examine, with_notes
 from apressure.queue_addresses import QueueAddress
@@ -188,6 +189,8 @@ def _for_people(address: QueueAddress, repair: recovery.Repair, briefly: bool) -
     faults = len(repair.report.faults)
     state, style = ("no faults", "green") if not faults else (f"{faults} fault{'s' * (faults > 1)}", "red")
     shown: list[Any] = [Text.assemble((printable(str(address)), "bold"), "  ", (state, style))]
+    if not briefly:
+        shown[0].append(f"  key schema {KEY_SCHEMA}", "dim")
     shown += [
         Padding(Text.assemble(("repaired  ", "green"), printable(action.text)), (0, 0, 0, 2)) for action in repair.done
     ]
@@ -212,6 +215,7 @@ def _as_dict(address: QueueAddress, repair: recovery.Repair) -> dict[str, Any]:
     return {
         **told(address),
         "address": str(address),
+        "key_schema": KEY_SCHEMA,
         "exists": report.exists,
         "healthy": report.healthy,
         "repaired": [

@@ -52,7 +52,6 @@ class PushLane(PuttingLane[Push]):
     """
 
     _most = MAX_EVENTS
-    _refuses = True
     _steps: EventSteps
     _waits: EventWaits
 
@@ -68,9 +67,7 @@ class PushLane(PuttingLane[Push]):
         return len(answer)
 
     def _refusal(self, entry: Push, answer: Any, begin: int, end: int) -> Exception | None:
-        if b"d" not in answer[begin:end]:
-            return None  # only `put(id=…)` gives ids that may be in use, one at a time
-        return duplicate(self._steps.name, entry.items[0][0])
+        return duplicate(self._steps.name, entry.items[0][0]) if b"d" in answer[begin:end] else None
 
 
 class AskLane(PushLane):

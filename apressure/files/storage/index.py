@@ -41,10 +41,10 @@ class Timed(dict[str, FileName]):
             if len(self._line) > 2 * len(self) + _SLACK:
                 self._line = sorted((one.expires, one.key, text) for text, one in self.items())
 
-    def discard(self, filename: str, name: FileName) -> None:
-        """Note that a name went."""
-        if self.pop(filename, None) and self.by_key.get(name.key) == filename:
-            del self.by_key[name.key]
+    def discard(self, filename: str, key: int) -> None:
+        """Note that a name of this message went."""
+        if self.pop(filename, None) and self.by_key.get(key) == filename:
+            del self.by_key[key]
 
     def oldest(self) -> int | None:
         """Return the key of the oldest one; None if there is none. The cost grows with their number."""
@@ -210,7 +210,7 @@ class Index(State):
         elif name.state == NEW:
             self.finished(name.key)
         else:
-            (self.delayed if name.state == LATER else self.taken).discard(filename, name)
+            (self.delayed if name.state == LATER else self.taken).discard(filename, name.key)
 
     def _note_other(self, filename: str, there: bool) -> None:
         if filename in names.OURS:
@@ -243,11 +243,10 @@ class Index(State):
 
     def head(self) -> int | None:
         """Return the oldest message that waits; None if none does."""
-        while self._line:
-            if self._line[0] in self._ready:
-                return self._line[0]
-            heapq.heappop(self._line)
-        return None
+        line, ready = self._line, self._ready
+        while line and line[0] not in ready:
+            heapq.heappop(line)
+        return line[0] if line else None
 
     def filename_of(self, key: int) -> str | None:
         """Return a message's present name; None if it is gone, or not finished."""

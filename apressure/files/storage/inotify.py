@@ -35,7 +35,6 @@ MOVE_SELF: Final = 0x800
 UNMOUNT: Final = 0x2000
 OVERFLOW: Final = 0x4000
 IGNORED: Final = 0x8000
-ISDIR: Final = 0x40000000
 
 _ONLYDIR: Final = 0x01000000
 _MASK: Final = _ONLYDIR | MOVED_FROM | MOVED_TO | CREATE | DELETE | DELETE_SELF | MOVE_SELF
@@ -69,7 +68,7 @@ class Instance:
         self._inotify: Any = _make()
         self.fd: int = self._inotify.fd
         """Readable when something has changed; -1 when the instance has ended."""
-        self._watches: dict[int, tuple[Any, weakref.WeakSet[Notified]]] = {}
+        self._watches: dict[int, tuple[Any, list[weakref.ref[Notified]]]] = {}
         """By the kernel's number, which is not used again: what the library calls a watch, and who is told. These are
         several, since the kernel has one watch for a directory, however often it is asked for."""
         self._attending: set[Notified] = set()
@@ -96,20 +95,21 @@ class Instance:
         # By the descriptor, since another directory may have the path now.
         known = Path(f"/proc/self/fd/{directory}")
         watch = self._inotify.add_watch(known if known.exists() else path, _MASK)
-        self._watches.setdefault(watch.wd, (watch, weakref.WeakSet()))[1].add(watcher)
+        self._watches[watch.wd] = watch, [weakref.ref(one) for one in (*self._watchers(watch.wd), watcher)]
         self._listen()
         return int(watch.wd)
 
     def unwatch(self, number: int, watcher: Notified) -> None:
         """Stop telling a watcher of changes. The watch ends with the last one."""
         self.leave(watcher)
-        watchers = self._watchers(number)
-        watchers.discard(watcher)
-        if not watchers:
+        _, refs = self._watches.get(number, (None, []))
+        refs[:] = [ref for ref in refs if ref() not in (None, watcher)]
+        if not refs:
             self._end_watch(number)
 
-    def _watchers(self, number: int) -> weakref.WeakSet[Notified]:
-        return self._watches[number][1] if number in self._watches else weakref.WeakSet()
+    def _watchers(self, number: int) -> list[Notified]:
+        _, refs = self._watches.get(number, (None, ()))
+        return [watcher for ref in refs if (watcher := ref()) is not None]
 
     def attend(self, watcher: Notified) -> None:
         """Wake a watcher as soon as something has changed."""
@@ -166,23 +166,25 @@ class Instance:
 
     def _tell(self, data: bytes) -> None:
         position, end, now = 0, len(data), time.monotonic()
+        unpack, size, latest = _EVENT.unpack_from, _EVENT.size, 0
+        watchers: list[Notified] = []
         while position < end:
-            number, mask, renaming, length = _EVENT.unpack_from(data, position)
-            position += _EVENT.size + length
-            if mask & OVERFLOW:
-                self._lose()
-                continue
+            number, mask, renaming, length = unpack(data, position)
+            position += size + length
+            if number != latest:  # many changes of one directory follow each other
+                if mask & OVERFLOW:
+                    self._lose()
+                latest, watchers = number, self._watchers(number)
+                self._due |= self._attending.intersection(watchers)
             filename = data[position - length : position].rstrip(b"\0").decode("ascii", "replace")
-            watchers = list(self._watchers(number))
             for watcher in watchers:
                 watcher.change(mask, renaming, filename, now)
-            self._due |= self._attending.intersection(watchers)
             if mask & IGNORED or not watchers:
                 self._end_watch(number)
 
     def _lose(self) -> None:
-        for _, watchers in self._watches.values():
-            for watcher in list(watchers):
+        for number in [*self._watches]:
+            for watcher in self._watchers(number):
                 watcher.lose()
         self._due |= self._attending
 

@@ -213,7 +213,7 @@ class Store:
         """Watch the directory; list it for now, if the kernel has no watch left."""
         if self._local:
             try:
-                return Notified(self.index, self.directory.fileno(), self.directory.path)
+                return Notified(self.index, self.directory.fileno(), self.directory.path, self.own)
             except OSError as error:
                 self.directory.check()  # it may have been deleted since
                 logs.not_watched(self.settings.name, error, inotify.to_do(error), self.settings.poll_interval)

@@ -10,17 +10,17 @@ import asyncio
 import os
 import stat
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Final
 
 from apressure.files.storage import inotify
 from apressure.files.storage.index import Index
+from apressure.files.storage.inotify import DELETE, MOVED_FROM
+from apressure.files.storage.names import NEW, parse
 from apressure.files.storage.place import opened
 
-_APPEARED: Final = inotify.CREATE | inotify.MOVED_TO
-_WENT: Final = inotify.DELETE | inotify.MOVED_FROM
-_CHANGED: Final = _APPEARED | _WENT
+_APPEARED: Final = (inotify.MOVED_TO, inotify.CREATE)
 _GONE: Final = inotify.DELETE_SELF | inotify.MOVE_SELF | inotify.UNMOUNT | inotify.IGNORED
 
 _MOST_KEPT: Final = 1 << 16
@@ -81,6 +81,7 @@ class Notified(Watcher):
         index: The index to keep current.
         directory: The descriptor of the directory.
         path: Its path.
+        own: The keys of messages that this program is writing: their names are those of files.
 
     Raises:
         MissingExtraError: The package asyncinotify is not installed.
@@ -90,8 +91,9 @@ class Notified(Watcher):
     opened = ordered = stale = True
     gone = False
 
-    def __init__(self, index: Index, directory: int, path: Path) -> None:
+    def __init__(self, index: Index, directory: int, path: Path, own: Container[int]) -> None:
         self._index = index
+        self._own = own
         self._directory = directory
         self._leaving: str | None = None
         """The old name of a rename whose new name has not come yet."""
@@ -157,21 +159,20 @@ class Notified(Watcher):
                 if len(self._kept) > _MOST_KEPT:
                     self.lose()
             return
-        index = self._index
-        was_file = renaming != 0 and renaming == self._renaming and self._leaving not in self._strangers
-        if self._leaving is not None:
-            self._left(self._leaving)  # this change is its new name, or it has none
-        if mask & _CHANGED and not mask & inotify.ISDIR:
-            if mask & _APPEARED:
-                if was_file or self._is_message(filename):
-                    index.add(filename, now)
-                else:
-                    index.discard(filename)  # it may have replaced a message
-            elif mask & inotify.MOVED_FROM:
-                self._leaving, self._renaming = filename, renaming
+        leaving, was_file = self._leaving, False
+        if leaving is not None:  # this change is its new name, or it has none
+            was_file = renaming == self._renaming and leaving not in self._strangers
+            self._left(leaving)
+        # The mask of a directory in this one has another bit.
+        if mask == MOVED_FROM:
+            self._leaving, self._renaming = filename, renaming
+        elif mask == DELETE:
+            self._left(filename)
+        elif mask in _APPEARED:
+            if was_file or self._is_message(filename):
+                self._index.add(filename, now)
             else:
-                index.discard(filename)
-                self._strangers.discard(filename)
+                self._index.discard(filename)  # it may have replaced a message
         elif mask & _GONE:
             self.gone = self.stale = True  # the index keeps what was in the directory
 
@@ -181,6 +182,8 @@ class Notified(Watcher):
         self._leaving = None
 
     def _is_message(self, filename: str) -> bool:
+        if (name := parse(filename)) is not None and name.state == NEW and name.key in self._own:
+            return True
         try:
             mode = os.stat(filename, dir_fd=self._directory, follow_symlinks=False).st_mode
             is_file: bool | None = stat.S_ISREG(mode)

@@ -44,7 +44,7 @@ class _Job(Generic[T]):
     def run(self) -> None:
         """Make the call, in the thread."""
         try:
-            self._result = _made(self._call, self._arguments)
+            self._result = made(self._call, *self._arguments)
         except BaseException as error:  # noqa: BLE001 - `result` raises it
             self.error = error
         with contextlib.suppress(RuntimeError):  # the loop was closed, so no task waits any more
@@ -85,9 +85,9 @@ class Worker:
 
     async def do(self, call: Callable[..., T], *arguments: Any, undo: Callable[[T], object] | None = None) -> T:
         """Make a short call: here, unless `always` is set."""
-        if not self.always:
-            return _made(call, arguments)
-        return await self.in_thread(call, *arguments, undo=undo)
+        if self.always:
+            return await self.in_thread(call, *arguments, undo=undo)
+        return made(call, *arguments)
 
     async def in_thread(self, call: Callable[..., T], *arguments: Any, undo: Callable[[T], object] | None = None) -> T:
         """Make a call in the thread.
@@ -109,7 +109,7 @@ class Worker:
             if job.cancelled is not None:
                 raise job.cancelled
         else:
-            _made(call, arguments)
+            made(call, *arguments)
 
     async def _ended(self, call: Callable[..., T], *arguments: Any) -> _Job[T]:
         if not self._started:
@@ -149,8 +149,8 @@ def _undo(undo: Callable[[T], object], job: _Job[T]) -> None:
         undo(job.result())
 
 
-def _made(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
-    """Make a call; at the level DEBUG, log it, without its arguments."""
+def made(call: Callable[..., T], *arguments: Any) -> T:
+    """Make a call here; at the level DEBUG, log it, without its arguments."""
     if not logs.logger.isEnabledFor(logging.DEBUG):
         return call(*arguments)
     began, failure = time.monotonic(), None

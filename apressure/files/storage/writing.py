@@ -169,11 +169,10 @@ class Writing(Place):
         self.abandon(reservations[done:])
         return done, error
 
-    def remove(self, filename: str) -> bool:
-        """Delete a file. False if it is gone, or is not a file: that is left alone."""
+    def remove(self, filename: str, look: bool = True) -> bool:
+        """Delete a file. False if it is gone. With `look`, also if it is not a file: that is left alone."""
         with self.errors("delete from"):
-            status = self.status(filename)
-            if status is None or not stat.S_ISREG(status.st_mode):
+            if look and ((status := self.status(filename)) is None or not stat.S_ISREG(status.st_mode)):
                 return False
             try:
                 os.unlink(filename, dir_fd=self._fd)

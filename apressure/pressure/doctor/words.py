@@ -12,8 +12,8 @@ from apressure.exceptions import Role
 FindingKind = Literal[
     "abandoned_claim", "broken_bound", "broken_statistic", "bypassed", "collision", "dead_letters", "delayed",
     "doubled_token", "expired_lease", "expired_member", "extra_permits", "foreign_entry", "full", "half_created",
-    "half_deleted", "in_flight", "late_schedule", "leased", "leftovers", "limited", "lost_permit", "negative_bound",
-    "orphaned_items", "overdue", "overfull", "overlong_lease", "parked", "paused", "slow_handler",
+    "half_deleted", "in_flight", "key_schema", "late_schedule", "leased", "leftovers", "limited", "lost_permit",
+    "negative_bound", "orphaned_items", "overdue", "overfull", "overlong_lease", "parked", "paused", "slow_handler",
     "spark_batches", "stuck_role", "unconsumed", "unfinished", "waiting_role", "wrong_type",
 ]  # fmt: skip
 

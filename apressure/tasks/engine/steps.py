@@ -110,6 +110,8 @@ class TaskSteps(StepSender):
         super().__init__(client, name, ())
 
     def _read(self, reply: Any, token: bytes) -> Any:  # noqa: ARG002 (claims of tasks name their tokens)
+        if type(reply) is list and reply[0] == b"put":  # each put passes here
+            return int(reply[1] or 0)
         told = reply.answer if isinstance(reply, DurabilityError) else reply
         if isinstance(told, list) and isinstance(told[-1], list) and told[-1][:1] == [b"dead"]:
             self.counts.dead_lettered_count += logs.dead_letters("TaskQueue", self.name, told.pop()[1:])

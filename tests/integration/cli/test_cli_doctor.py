@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -15,11 +16,14 @@ import pytest
 import redis
 from rich.console import Console
 
+import apressure
 from apressure import Client
 from apressure.cli import figures
+from apressure.core.workers import KEY_SCHEMA, encode
 from apressure.queue_addresses import QueueAddress
 from apressure.spark import sealed_batches
 from tests.integration.commands import Commands, running, stop, wait_until
+from tests.integration.workers import support
 from tests.reference import ReferenceQueue
 
 KEY = "__pressure__:orders"
@@ -51,7 +55,7 @@ def test_a_healthy_queue(cli: Commands, queue: str) -> None:
     assert cli("doctor", queue).stdout == b"orders\thealthy\n"
     assert cli("doctor", "--all", "--repair").stdout == b"orders\thealthy\n"
     assert cli.json("doctor", queue) == {
-        "name": "orders", "address": "orders", "exists": True, "healthy": True, "repaired": [], "findings": [],
+        "name": "orders", "address": "orders", "key_schema": KEY_SCHEMA, "exists": True, "healthy": True, "repaired": [], "findings": [],
     }  # fmt: skip
 
 
@@ -252,6 +256,24 @@ def test_batches_of_spark_are_shown_and_given_back(cli: Commands, queue: str, db
         in cli("doctor", "--all", "--give-back", "nightly", code=2).stderr.decode()
     )
     db.delete(f"{spark}:all:groups", f"{spark}:nightly:source")
+
+
+@pytest.mark.parametrize("address", ["orders", "events:orders", "tasks:orders"])
+def test_it_shows_the_key_schema_and_who_has_another_one(cli: Commands, address: str) -> None:
+    """A worker of a version to come; one of a version that told no schema has the first one."""
+
+    async def beat() -> None:
+        async with apressure.open_queue(address, url=cli.url) as queue:
+            await queue.create()
+            await support.beat(queue, b"newer/1", encode(support.record_of(version="7.0", schema=KEY_SCHEMA + 1)))
+            await support.beat(queue, b"older/1", encode(support.record_of()))
+
+    asyncio.run(beat())
+    told = cli.json("doctor", address)
+    assert told["key_schema"] == KEY_SCHEMA
+    (note,) = (finding["text"] for finding in told["findings"] if finding["kind"] == "key_schema")
+    assert note.startswith(f"newer writes keys of schema {KEY_SCHEMA + 1} (apressure 7.0)")
+    cli("delete", address)
 
 
 def test_what_stops_a_queue_comes_first_and_a_worker_that_works_is_no_dead_client(cli: Commands, queue: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import os
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from apressure import (
     QueueInUseError,
     QueueOpenError,
 )
+from apressure.concurrency import lifetime
 from apressure.connection.waiting import rounds
 from apressure.pressure.engine import waits
 from tests import processes
@@ -331,7 +331,7 @@ async def test_after_a_fork_into_the_same_loop_the_error_says_so(
     queue = await open_queue()
     await queue.put(b"x")
     with monkeypatch.context() as patch:
-        patch.setattr(os, "getpid", lambda: 1)
+        patch.setattr(lifetime, "_pid", 1)
         with pytest.raises(RuntimeError, match="before a fork"):
             await queue.get()
     assert await queue.get() == b"x"

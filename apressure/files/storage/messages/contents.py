@@ -27,7 +27,8 @@ _TO_DO: Final = "Call ack(id) to delete it, or set max_attempts= to dead-letter 
 
 _MARK: Final = 946_684_800
 _MARKS: Final = 100_000
-_SECOND: Final = 1_000_000_000
+_EACH: Final = 2_000_000_000
+"""Nanoseconds."""
 _NEWEST: Final = "user.apressure.newest"
 
 
@@ -74,9 +75,9 @@ def _read(fd: int, size: int) -> bytes:
 
 def write(fd: int, data: bytes) -> None:
     """Write all of a message."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
+    done = os.write(fd, data)
+    while done < len(data):
+        done += os.write(fd, memoryview(data)[done:])
 
 
 def sync(fds: Sequence[int]) -> None:
@@ -91,8 +92,8 @@ def sync(fds: Sequence[int]) -> None:
 def handed_out(status: os.stat_result) -> int:
     """Return how often a message was handed out."""
     # A mark is a whole number of seconds. The time of a file that was written in 2000, by a wrong clock, rarely is.
-    times, rest = divmod(status.st_mtime_ns - _MARK * _SECOND, 2 * _SECOND)
-    return times if 0 <= times < _MARKS and not rest else 0
+    since = status.st_mtime_ns - _MARK * 10**9
+    return since // _EACH if 0 <= since < _MARKS * _EACH and not since % _EACH else 0
 
 
 def mark(file: int | str, times: int | None, directory: int | None = None) -> None:
@@ -101,8 +102,10 @@ def mark(file: int | str, times: int | None, directory: int | None = None) -> No
     A file that is missing, and another user's in a shared directory, stay unmarked.
     """
     seconds = None if times is None else (_MARK + 2 * min(times, _MARKS - 1),) * 2
-    with contextlib.suppress(FileNotFoundError, PermissionError):
+    try:  # `suppress` would cost each message some percent
         os.utime(file, seconds, dir_fd=directory)
+    except (FileNotFoundError, PermissionError):
+        return
 
 
 def look(directory: int, filenames: Iterable[str], most_bytes: int) -> tuple[int, list[Seen]]:
