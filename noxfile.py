@@ -172,6 +172,7 @@ def bench(session: nox.Session) -> None:
     tasks with blueque, `nox -s bench -- latency` measures how soon a job begins beside other libraries,
     `nox -s bench -- server` what the server does for a message of each kind of queue,
     `nox -s bench -- spark` measures Spark, `nox -s bench -- watch` what watching many queues costs,
+    `nox -s bench -- web` what a put costs an endpoint of FastAPI,
     `nox -s bench -- start` what a program costs up to its first put, and `nox -s bench -- resources` measures the cost
     of waiting queues and of a million messages.
     The other libraries get environments of their own, which the next run reuses.
@@ -182,10 +183,10 @@ def bench(session: nox.Session) -> None:
     arguments = [str(Path(word).absolute()) if word in paths else word for word in session.posargs]
     session.chdir(place_for_tests(session))
     module = "tests.benchmarks"
-    others = ("control", "cpu", "events", "files", "latency", "resources", "server", "spark", "start", "tasks", "watch")
-    if arguments[:1] and arguments[0] in others:
+    alone = ("cpu", "resources", "server", "spark", "start", "watch", "web")
+    if arguments[:1] and arguments[0] in (*alone, "control", "events", "files", "latency", "tasks"):
         module = f"{module}.{arguments.pop(0)}"
-    if not module.endswith(("cpu", "resources", "server", "spark", "start", "watch")):
+    if not module.endswith(alone):
         arguments = ["--libraries", str(libraries), *arguments]
     session.run("python", "-m", module, *arguments)
 

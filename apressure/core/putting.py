@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
@@ -10,7 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from apressure.concurrency.settle import note_sent
 from apressure.core.backpressure import WaitingPuts
 from apressure.core.driver import Request
-from apressure.core.lanes import CARRIED, Entry, Lane
+from apressure.core.lanes import CARRIED, WAITING, Entry, Lane
 from apressure.core.waiting import FOR_ROOM, FULL, Wait
 from apressure.exceptions import DurabilityError, PressureError
 from apressure.items import MAX_BYTES
@@ -99,52 +100,67 @@ class PuttingLane(Lane[P]):
 
     def _gather(self, expected: bool) -> list[Any]:
         items: list[Any] = []
-        size = 0
         batch = self._batch = []
         waiting, served = len(self._entries), self._served
         # If all tasks that put in a loop shared one step, the server would be idle while they prepare their next puts.
         # So half of them leave; the others' puts are the next step.
         most = waiting if waiting <= served else (waiting + served + 1) // 2
+        # The window: a nearly full queue accepts few items, and the others would be sent again and again.
+        room = self._window
         for entry in self._entries:
-            if len(batch) == most or entry.expected != expected:
+            if entry.expected != expected:
                 break
             if entry.future.cancelled():
                 continue
-            begin = len(items)
-            # The window: a nearly full queue accepts few items, and the others would be sent again and again.
-            part = entry.items[entry.done : entry.done + self._window - begin]
-            for item, item_size in zip(part, self._sizes(part), strict=True):
-                size += item_size
-                if size > MAX_BYTES and items:
-                    break
-                items.append(item)
-            if len(items) == begin:
-                break
+            part = entry.items
+            if entry.done or len(part) > room:
+                part = part[entry.done : entry.done + room]
+            items += part
             entry.state = CARRIED
-            batch.append((entry, len(items) - begin))
-            if len(items) >= self._window or size > MAX_BYTES:
+            batch.append((entry, len(part)))
+            room -= len(part)
+            if room == 0 or len(batch) == most:
                 break
+        if sum(self._sizes(items)) > MAX_BYTES:
+            self._shorten(items)
         return items
+
+    def _shorten(self, items: list[Any]) -> None:
+        """Have the step take fewer items, because they are large: as many as MAX_BYTES allows, and at least one."""
+        sizes = itertools.accumulate(self._sizes(items))
+        fit = max(1, sum(size <= MAX_BYTES for size in sizes))
+        del items[fit:]
+        batch, self._batch = self._batch, []
+        for entry, count in batch:
+            if fit == 0:
+                entry.state = WAITING
+                continue
+            sent = min(count, fit)
+            fit -= sent
+            self._batch.append((entry, sent))
 
     def _accept(self, answer: Any) -> Wait | None:
         count = self._count(answer)
         full = count < self._size
         self._window = max(16, 2 * count) if full else self._most
-        batch, self._batch, self._served, begin = self._batch, [], 0, 0
+        batch, self._batch, begin = self._batch, [], 0
+        entries, refuses, put, served = self._entries, self._refuses, 0, 0
         for entry, sent in batch:
             end = min(count, begin + sent)
-            if (self._refuses or entry.named) and (error := self._refusal(entry, answer, begin, end)) is not None:
+            if (refuses or entry.named) and (error := self._refusal(entry, answer, begin, end)) is not None:
                 self._remove(entry)
                 entry.fail(error)
                 begin = end
                 continue
             entry.done += end - begin
-            self._steps.counts.put_count += end - begin
+            put += end - begin
             begin = end
             if entry.done == len(entry.items):
-                self._served += 1
-                self._remove(entry)
+                served += 1
+                entries.pop(entry, None)  # nothing is parked while a step is on its way: no need for `_remove`
                 entry.succeed(entry.replaced)
+        self._served = served
+        self._steps.counts.put_count += put
         return FULL if full else None
 
     def _fail(self, in_flight: Sequence[P], error: Exception) -> None:
