@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import operator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +29,26 @@ def tables(results: dict[str, Any]) -> str:
         return table(results["title"], figures)
     libraries = [figure for figure in figures if figure.versions]
     code = [figure for figure in figures if not figure.versions]
-    return f"{table('ours / by hand', code)}\n\n{table('ours / theirs', libraries)}"
+    theirs = table("ours / theirs: enqueue · consume", libraries, operator.attrgetter("other"))
+    return f"{table('ours / by hand', code)}\n\n{theirs}"
 
 
-def table(title: str, figures: list[Figure]) -> str:
-    """Return a table with a row for each comparison and a column for each server: ratios on asyncio, then uvloop."""
+def table(title: str, figures: list[Figure], name: Callable[[Figure], str] | None = None) -> str:
+    """Return a table with a row for each comparison and a column for each server: ratios on asyncio, then uvloop.
+
+    With `name`, a row has all figures for which that returns the same.
+    """
     servers = list(dict.fromkeys(figure.server for figure in figures if figure.server))
     rows: dict[str, dict[str, list[Figure]]] = {}
     for figure in figures:
-        rows.setdefault(name_of(figure), {}).setdefault(figure.server, []).append(figure)
+        rows.setdefault((name or name_of)(figure), {}).setdefault(figure.server, []).append(figure)
     lines = [f"| {title} | goal | {' | '.join(servers)} |", f"| --- | --- |{' --- |' * len(servers)}"]
-    for name, row in rows.items():
-        some = next(iter(row.values()))[0]
-        goal = f"{'≥' if some.unit == RATE else '≤'} {some.goal:g}"
+    for what, row in rows.items():
+        some = next(iter(row.values()))
+        goals = " · ".join(dict.fromkeys(f"{one.goal:g}" for one in some))
+        goal = f"{'≥' if some[0].unit == RATE else '≤'} {goals}"
         cells = [" · ".join(short(one) for one in row.get(server, row.get("", []))) for server in servers]
-        lines.append(f"| {name} | {goal} | {' | '.join(cells)} |")
+        lines.append(f"| {what} | {goal} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
