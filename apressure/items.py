@@ -10,8 +10,8 @@ from typing import Final, Generic, TypeVar
 
 from apressure import validation
 from apressure.codecs import Codec, RawCodec
-from apressure.concurrency.settle import note_accepted
-from apressure.exceptions import DecodeError, PressureError
+from apressure.concurrency.settle import telling_accepted
+from apressure.exceptions import DecodeError
 
 T = TypeVar("T")
 
@@ -124,20 +124,16 @@ class Items(Generic[T]):
         validation.batch(items, "put_many", "put")
         progress = Progress()
         try:
-            if not isinstance(items, AsyncIterable):
-                for chunk in self._chunks(items, most):
-                    await put(chunk, progress)
-            elif ahead:
-                await self._stream(items, most, lambda chunk: put(chunk, progress))
-            else:
-                async for item in items:
-                    await put([self.encode(item)], progress)
-        except asyncio.CancelledError:
-            note_accepted(progress.accepted)
-            raise
+            with telling_accepted(lambda: progress.accepted):  # also where the iterable raises
+                if not isinstance(items, AsyncIterable):
+                    for chunk in self._chunks(items, most):
+                        await put(chunk, progress)
+                elif ahead:
+                    await self._stream(items, most, lambda chunk: put(chunk, progress))
+                else:
+                    async for item in items:
+                        await put([self.encode(item)], progress)
         except Exception as error:
-            if isinstance(error, PressureError):
-                error.accepted = progress.accepted  # also where the iterable raised it
             if progress.accepted:
                 error.add_note(f"{progress.accepted} items were put before")
             raise

@@ -43,8 +43,6 @@ class LoopBound(AsyncClosing):
             RuntimeError: It belongs to another event loop or process, or asyncio is not running.
         """
         pid = os.getpid()  # each time: a fork in C tells nobody
-        if self._pid == pid and self._loop is asyncio._get_running_loop() and not self._closed:  # noqa: SLF001
-            return  # as nearly always
         if self._pid and self._pid != pid:
             raise RuntimeError(f"this {self._KIND} was opened before a fork: open a new one in the child process")
         try:

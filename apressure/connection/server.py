@@ -194,6 +194,7 @@ class Node:
         server: The server.
         settings: The client's settings.
         durability: What writes wait for here. "all" becomes a number as soon as the replicas were counted.
+        written: The server has accepted a write, so it was no replica then.
     """
 
     def __init__(self, server: Server, slot: int | None) -> None:

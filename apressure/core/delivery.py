@@ -366,11 +366,6 @@ class BatchedDelivery(LeasedDelivery[T]):
     _settler: Any
     """Settles it: see `Settler.soon`."""
 
-    @property
-    @abstractmethod
-    def _ack(self) -> Any:
-        """The change that acknowledges it."""
-
     def ack_soon(self, reply: bytes | None = None) -> None:
         """Acknowledge the message with the next step that leaves. If that fails, the consumer says so.
 
@@ -385,7 +380,7 @@ class BatchedDelivery(LeasedDelivery[T]):
         if self.settled or (hand is not None and hand.claims.pop(self, None) is None):
             self._begin(self._acked)  # says why not
         self.settled = True
-        self._settler.soon(self._ack if reply is None else self._replied(reply), self._not_acked)
+        self._settler.soon(self._change(False) if reply is None else self._replied(reply), self._not_acked)
 
     def _not_acked(self, outcome: Any) -> None:
         """An acknowledgement that nobody waits for has failed."""

@@ -102,11 +102,7 @@ class EventDelivery(BatchedDelivery[T]):
             return ("later", (*self.claim, self.failure, due.encoded))
         if self.failure and back:
             return ("fail", (*self.claim, self.failure))
-        return ("nack", self.claim) if back else self._ack
-
-    @property
-    def _ack(self) -> Change:
-        return ("ack", self.claim)
+        return ("nack" if back else "ack", self.claim)
 
     @property
     def _released(self) -> Change:

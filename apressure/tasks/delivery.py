@@ -137,10 +137,6 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
             asyncio.get_running_loop().call_soon(callback)  # it may raise
 
     @property
-    def _ack(self) -> Change:
-        return Change("complete", self.claim, NO_RESULT)
-
-    @property
     def _released(self) -> Change:
         return Change("unseen", self.claim)
 
@@ -155,7 +151,7 @@ class TaskDelivery(Processor, BatchedDelivery[T]):
     def _change(self, back: bool, due: Due | None = None) -> Change:
         if due is not None:
             return Change("later", self.claim, self.failure, self._note_of_error, due.milliseconds)
-        return self.nacked if back else self._ack
+        return self.nacked if back else Change("complete", self.claim, NO_RESULT)
 
     @property
     def asked(self) -> bool:

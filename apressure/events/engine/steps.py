@@ -107,7 +107,7 @@ class EventSteps(StepSender):
         """
         how = flag(front), b"2" if back else b"0", flag(expected)
         arguments = [series.next(), b"0", *how, *itertools.chain.from_iterable(events)]
-        return self._send(series.call("push"), arguments, on_answer, 1)
+        return self._send(series.call("push"), arguments, on_answer, 1)  # as `_send_numbered` does, without its frame
 
     def send_delay(
         self, series: Series, events: Iterable[Sequence[Any]], expected: bool, on_answer: OnAnswer

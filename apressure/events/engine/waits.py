@@ -70,7 +70,7 @@ class EventWaits(ServerWaits):
     def hand_back(self, role: str) -> None:
         """Give back what came for operations which have ended: a turn for events, or a token for room."""
         if role == "producer":
-            if self._room.claimed:
+            if self._room.claimed:  # mostly not, and each put asks
                 self._room.hand_back()
         else:
             self.turns.hand_back()

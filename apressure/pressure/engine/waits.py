@@ -210,7 +210,7 @@ class Waits(waiting.ServerWaits):
 
     def take_claim(self, role: Role) -> bytes:
         """Return `b"1"` if the role's token has been claimed for the step that is about to be sent."""
-        waiter = self._claims[role]
+        waiter = self._claims[role]  # here and below: most have nothing, and each operation asks
         return b"1" if waiter.claimed and waiter.take_claim() else b"0"
 
     def hand_back(self, role: Role) -> None:

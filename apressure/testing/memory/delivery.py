@@ -82,10 +82,6 @@ class MemoryDelivery(BatchedDelivery[T]):
         return Change(self.claim, True, reply=reply)
 
     @property
-    def _ack(self) -> Change:
-        return Change(self.claim, True)
-
-    @property
     def _released(self) -> Change:
         return Change(self.claim, False, released=True)
 
