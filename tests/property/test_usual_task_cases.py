@@ -19,13 +19,14 @@ NAMES = [key.decode() for key in KEYS.for_script("series")]
 NOW, FAR, LONG_AGO = f"{time.time():.0f}.5", "9999999999.5", "5.0"
 OURS = {"status": "started", "node": "host_1", "token": "mine", "pid": "7", "attempts": "1", "updated": LONG_AGO}
 RESERVED = {name: value for name, value in OURS.items() if name != "pid"} | {"status": "reserved"}
+WAITS = {"status": "pending", "queue": "jobs", "parameters": "p", "created": LONG_AGO, "updated": LONG_AGO}
 ENDED = {"status": "complete", "result": "x", "updated": NOW}
 FAILED = {"status": "failed", "error": "x", "updated": NOW}
 
 # What each key has: the first value is the usual one.
 VALUES: dict[str, tuple[Any, ...]] = {
     "queues": ({"jobs": 1}, None, "x"),
-    "pending": (["b"], None, ["b"] * 5, "x"),
+    "pending": (["c", "b"], ["b"], None, ["b"] * 5, ["b", "c"], ["a", "b"], ["gone", "b"], "x"),
     "started": ({"host_1 7 a", "host_1 8 a"}, None, {"host_1 8 b"}, "x"),
     "listeners": ({"host_1"}, None, {"host_2"}, "x"),
     "complete": (["old"], None, ["old", "gone"], ["bad"], ["a"], "x"),
@@ -46,6 +47,16 @@ VALUES: dict[str, tuple[Any, ...]] = {
           {**RESERVED, "reclaimed_node": "host_2"}, {**OURS, "reclaimed_node": "host_1"}, {**RESERVED, "pid": "7"},
           {**RESERVED, "reclaimed_node": "host_1"}, {**OURS, "pid": "8"},
           {name: value for name, value in OURS.items() if name != "pid"}, {"status": "pending"}, "x"),
+    "b": (WAITS, {**WAITS, "attempts": "1", "token": "was", "node": "host_2", "returned": "was", "cost": "2"},
+          {**WAITS, "attempts": "3"}, {**WAITS, "attempts": "x"}, {**WAITS, "attempts": ""},
+          {**WAITS, "attempts": "9" * 14}, {**WAITS, "pid": "7"}, {**WAITS, "process_started": "5.00"},
+          {**WAITS, "progress": "5"}, {**WAITS, "progress_message": "x"}, {**WAITS, "result": "x"},
+          {**WAITS, "reclaimed_node": "host_2"}, {**WAITS, "max_attempts": "3"}, {**WAITS, "on_orphan": "fail"},
+          {**WAITS, "watched": "host_1"}, {**WAITS, "expires": "5"}, {**WAITS, "expires": f"{FAR[:-2]}000"},
+          {**WAITS, "key": "k"}, {**WAITS, "parameters": "p" * 1048576}, {**WAITS, "status": "scheduled"},
+          {**WAITS, "status": "ours"}, OURS, ENDED, {"parameters": "p"}, None, "x"),
+    "c": ({**WAITS, "parameters": "q", "more": "x"}, {**WAITS, "attempts": "2"}, {**WAITS, "result": "x"}, OURS, None,
+          "x"),
     "old": (ENDED, {**ENDED, "updated": LONG_AGO}, {"status": "complete"}, {**ENDED, "updated": "nan"}, OURS,
             {"status": "scheduled", "queue": "jobs"}, None, "x"),
     "bad": (FAILED, {**FAILED, "updated": LONG_AGO}, {"status": "failed"}, {**FAILED, "updated": FAR}, ENDED,
@@ -56,22 +67,30 @@ WHERE: dict[str, str] = {
     "complete": NAMES[5], "failed": NAMES[6], "tasks": NAMES[7], "leases": NAMES[8], "bound": NAMES[10],
     "closed": NAMES[11], "control": NAMES[12], "op": NAMES[13],
     "keyed": NAMES[20], "lines": NAMES[21], "ring": NAMES[22], "held": KEYS.reserved(b"host_1").decode(),
-    **{task: f"blueque_task_{task}" for task in ("a", "old", "bad")},
+    **{task: f"blueque_task_{task}" for task in ("a", "b", "c", "old", "bad")},
 }  # fmt: skip
 USUAL = {word: values[0] for word, values in VALUES.items()}
 
 ENQUEUE = [7, 0, 0, "new", "parameters", ""]
 COMPLETE = [0, "86400.0", "complete", "a", "mine", "host_1", "done", 0]
 START = [0, "86400.0", "start", "a", "mine", "host_1", "7", 1, "process_started", "5.00"]
+RESERVE = [7, 0, 5, 60000, "mine", "host_1", 3, "retry", 0, ""]
+UNLIMITED = [*RESERVE[:6], 0, *RESERVE[7:]]
 CALLS: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "enqueue": ("enqueue", ENQUEUE, {}),
     "complete": ("settle", COMPLETE, {}),
+    "complete reserved": ("settle", COMPLETE, {"a": RESERVED}),
     "start": ("settle", START, {"a": RESERVED}),
+    "reserve": ("reserve", RESERVE, {"leases": {"a": 9999999999999}}),
+    "reserve without a limit": ("reserve", UNLIMITED, {"leases": {"a": 9999999999999}}),
 }
 ARGUMENTS: dict[str, dict[int, tuple[Any, ...]]] = {
     "enqueue": {1: (1,), 2: (1,), 3: ("a", ""), 5: (FAR, LONG_AGO, "+60000")},
     "complete": {0: (1,), 1: ("0.0",), 2: ("fail", "nack", "later:60000", "unseen", "progress"), 3: ("old", "gone"),
                  4: ("", "theirs"), 5: ("host_2",), 6: ("",)},
+    "complete reserved": {2: ("fail", "nack"), 3: ("old", "gone"), 4: ("", "theirs"), 5: ("host_2",)},
+    "reserve": {1: (1,), 2: (1, 0, 100, 101), 5: ("host_2",), 6: (1, 4), 7: ("fail",), 8: (1,), 9: (0, 1)},
+    "reserve without a limit": {2: (1,), 7: ("fail",)},
     "start": {0: (1,), 2: ("progress",), 3: ("old", "gone"), 4: ("", "theirs"), 5: ("host_2",), 6: ("8",)},
 }  # fmt: skip
 MORE: dict[str, list[list[Any]]] = {
@@ -110,20 +129,24 @@ def write(pipe: Any, state: dict[str, Any]) -> None:
 
 
 def timeless(kind: bytes, value: Any) -> Any:
-    """Replace the time of the step; hashes and sets have no order."""
+    """Replace the time of the step, and what is left until a time; hashes and sets have no order."""
     if isinstance(value, list):
-        values = [b"now" if re.fullmatch(rb"1\d{9}\.\d{3,}", one) else one for one in value]
+        values = [timeless(b"list", one) for one in value]
         if kind == b"hash":
             return dict(zip(values[::2], values[1::2], strict=True))
         return set(values) if kind == b"set" else values
-    return value
+    if isinstance(value, bytes) and re.fullmatch(rb"1\d{9}\.\d{3,}|1[5-9]\d{11}(\.\d+)?", value):
+        return b"now"
+    return "left" if isinstance(value, int) and value > 1_000_000_000 else value
 
 
 def run(db: redis.Redis, source: str, state: dict[str, Any], arguments: list[Any]) -> tuple[Any, dict[str, Any]]:
     pipe = db.pipeline(transaction=False)
     write(pipe, state)
     answer, found = answer_of(pipe, source, NAMES, arguments, READ)
-    return answer, {key.decode(): (timeless(kind, value), lives) for key, kind, value, lives in found}
+    return timeless(b"list", answer), {
+        key.decode(): (timeless(kind, value), lives) for key, kind, value, lives in found
+    }
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -133,7 +156,7 @@ def test_a_usual_case_does_what_its_step_does(url: str, call: str) -> None:
         {word: mostly({**USUAL, **of_this_call}[word], *values) for word, values in VALUES.items()}
     )
     others = [mostly(one, *ARGUMENTS[call].get(place, (one,))) for place, one in enumerate(arguments)]
-    drawn = st.tuples(*others).map(list) | st.sampled_from([arguments, *MORE[call]])
+    drawn = st.tuples(*others).map(list) | st.sampled_from([arguments, *MORE.get(call, [])])
     UsualCase(script("apressure.tasks.engine", name), run).in_any(url, states, drawn, examples=150)
 
 
@@ -145,5 +168,5 @@ def test_all_as_usual_but_for_one_thing(url: str, call: str) -> None:
     cases += [({**usual, word: value}, arguments) for word, values in VALUES.items() for value in values]
     for place, values in ARGUMENTS[call].items():
         cases += [(usual, [*arguments[:place], one, *arguments[place + 1 :]]) for one in values]
-    cases += [(usual, one) for one in MORE[call]]
+    cases += [(usual, one) for one in MORE.get(call, [])]
     assert UsualCase(script("apressure.tasks.engine", name), run).in_each(url, cases)[0]

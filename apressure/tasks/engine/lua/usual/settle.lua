@@ -22,7 +22,8 @@ elseif how ~= 'complete' or ARGV[8] ~= '0' then
 end
 
 local is = redis.pcall('HMGET', task, 'status', 'node', 'token', 'pid', 'reclaimed_node')
-if is[1] ~= 'started' or is[2] ~= node or is[3] ~= token or not is[4] or is[5] then return nil end
+local started = is[1] == 'started' and is[4]
+if not (started or is[1] == 'reserved') or is[2] ~= node or is[3] ~= token or is[5] then return nil end
 local COMPLETE, RESERVED = KEYS[6], KEYS[16] .. node
 local time, ttl = call('TIME'), tonumber(ARGV[2])
 if call('EXISTS', KEYS[3], KEYS[12], KEYS[13], KEYS[21], KEYS[22], KEYS[23]) > 0 then
@@ -40,12 +41,12 @@ for status, list in pairs({complete = COMPLETE, failed = KEYS[7]}) do
 end
 -- These keys must be of their types.
 call('LLEN', RESERVED)
-call('SCARD', STARTED)
+if started then call('SCARD', STARTED) end
 call('PUBLISH', task, 'complete')  -- before the first write: a user may lack the right
 call('ZREM', LEASES, id)
 call('LPUSH', COMPLETE, id)
 call('LREM', RESERVED, -1, id)
-call('SREM', STARTED, node .. ' ' .. is[4] .. ' ' .. id)
+if started then call('SREM', STARTED, node .. ' ' .. started .. ' ' .. id) end
 local stamp = time[1] .. '.' .. string.sub('000000' .. time[2], -6)
 call('HSET', task, 'status', 'complete', 'result', value, 'updated', stamp)
 return {'settled', '1'}
