@@ -33,6 +33,12 @@ logger = logging.getLogger("apressure")
 _MOST_DUE: Final = 100
 """How many delayed messages one operation brings into the queue."""
 
+_LATE: Final = 10_000
+"""Microseconds for which delayed messages may be due before a put of another delayed one brings them into the queue.
+
+It need not come behind them, and to bring many at a time is cheaper.
+"""
+
 _LATER: Final = 1_000_000
 """Microseconds until the next try to bring delayed messages into the queue, after the file system refused."""
 
@@ -69,13 +75,14 @@ class Putter(Steps):
         Cancelled, the first ones are in the queue, or all, or none.
         """
         while True:
-            reserved = await self._reserve(messages)
+            delayed = due is not None and due.milliseconds > 0
+            reserved = await self._reserve(messages, late=_LATE if delayed else 0)
             if not reserved:
                 return FULL
             if due is not None and due.expires is not None:
                 for reservation in reserved:
                     reservation.reason = Reason(expires=self.store.now + due.expires * 1000)
-            if due is not None and due.milliseconds:
+            if due is not None and delayed:
                 when = due.at(math.ceil(self.store.time() * 1000))
                 for reservation in reserved:
                     reservation.name = names.delayed_name(reservation.key, when)
@@ -88,17 +95,20 @@ class Putter(Steps):
             if not messages:
                 return names.id_of(reserved[-1].key)
 
-    async def _reserve(self, messages: Sequence[bytes | None], inside: bool = False) -> list[Reservation]:
+    async def _reserve(
+        self, messages: Sequence[bytes | None], inside: bool = False, late: int = 0
+    ) -> list[Reservation]:
         """Reserve names for the first of the messages; for none if there is no room. None is one that has a file.
 
-        With `inside`, they are in the queue already: they need no room, and the queue may be closed.
+        With `inside`, they are in the queue already: they need no room, and the queue may be closed. Otherwise, delayed
+        messages that have been due for `late` microseconds come before them.
         """
         index, store = self._index, self.store
         while True:
             await store.refresh(create=True)
             if not inside:
                 if index.delayed:
-                    await self.promote()  # what is due comes before what is put now
+                    await self.promote(late)
                 self._check_open()
             watcher, ordered = store.watcher, store.watcher.ordered
             wanted, bound = len(messages), 0 if inside else store.bound
@@ -212,14 +222,16 @@ class Putter(Steps):
                 error = None  # the later ones were abandoned, and try again
             done = max(0, done - count)
 
-    async def promote(self) -> None:
+    async def promote(self, late: int = 0) -> None:
         """Bring delayed messages whose time has come to the end of the line, some of them if there are many.
+
+        With `late`, it does so once the first one has been due for so many microseconds.
 
         Names are reserved after the list of what is due was made, and given up as soon as another client has been
         faster. So several clients together keep the order.
         """
         index, store, now = self._index, self.store, self.store.now
-        if not index.delayed.are_due(now):
+        if not index.delayed.are_due(now - late):
             return
         try:
             await self.bring(index.delayed.due(now, _MOST_DUE))

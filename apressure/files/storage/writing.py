@@ -100,7 +100,7 @@ class Writing(Place):
             with contextlib.suppress(OSError):  # its data is not needed
                 reservation.close()
             with contextlib.suppress(OSError):
-                self.remove(new_name(reservation.key))
+                self.remove(new_name(reservation.key), look=False)
             if reservation.reason is not None:
                 reasons.forget(self._fd, id_of(reservation.key))
 

@@ -107,6 +107,21 @@ async def test_many_due_messages_join_the_line_in_order_behind_others(make: Make
     assert got[101] == b"behind the first 100"
 
 
+async def test_a_delayed_put_brings_what_is_late_and_any_other_put_what_is_due(make: Make, clock: Clock) -> None:
+    queue = make(clock=clock)
+    await queue.put_many([b"1", b"2"], delay=1)
+    clock.now += 1.005
+    await queue.put(b"later", delay=60)
+    assert (len(ready(queue)), len(delayed(queue))) == (0, 3)
+    clock.now += 0.01
+    await queue.put(b"later", delay=60)
+    assert (len(ready(queue)), len(delayed(queue))) == (2, 2)
+    clock.now += 60
+    await queue.put(b"behind")
+    assert (len(ready(queue)), len(delayed(queue))) == (5, 0)
+    assert [(await queue.receive(timeout=0)).raw for _ in range(5)] == [b"1", b"2", b"later", b"later", b"behind"]
+
+
 async def test_several_clients_that_make_messages_due_keep_the_order(tmp_path: Path) -> None:
     """In threads, their steps are between those of the others. While the queue is paused, nothing is taken."""
     queues = [FileQueue(tmp_path / "orders", fsync=False, threads=True) for _ in range(4)]

@@ -319,10 +319,10 @@ async def test_a_publisher_waits_quietly_behind_one_that_takes_long(
     tries = 0
     reserve = queue._putter._reserve
 
-    async def counted(*arguments: Any) -> Any:
+    async def counted(*arguments: Any, **options: Any) -> Any:
         nonlocal tries
         tries += 1
-        return await reserve(*arguments)
+        return await reserve(*arguments, **options)
 
     queue._putter._reserve = counted  # type: ignore[method-assign]
     with pytest.raises(QueueFullError):
