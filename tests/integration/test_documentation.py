@@ -40,7 +40,7 @@ def run(*command: str, cwd: Path | None = None) -> str:
 
 @pytest.mark.parametrize("server", ["valkey"], indirect=True)
 @pytest.mark.leaves_keys
-def test_the_two_commands_of_the_readme_run_as_they_are(url: str, tmp_path: Path) -> None:
+def test_the_commands_of_the_readme_run_as_they_are(url: str, tmp_path: Path) -> None:
     text = README.read_text()
     (program,) = re.findall(r'```python title="orders.py"\n(.*?)```', text, re.DOTALL)
     assert len([line for line in program.splitlines() if line]) <= 12
@@ -53,6 +53,15 @@ def test_the_two_commands_of_the_readme_run_as_they_are(url: str, tmp_path: Path
         assert process.stdout is not None
         assert process.stdout.readline() == b"bill for 3 pears\n"
         assert stop(process) == (0, b"", b"")
+    (worker,) = re.findall(r"`apressure (worker .*?)`", text)
+    assert run(*put, cwd=tmp_path) == ""
+    command = [sys.executable, "-u", "-m", "apressure", *shlex.split(worker), "--url", url]
+    with running(command, cwd=tmp_path, env=environment()) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"bill for 3 pears\n"
+        code, rest, errors = stop(process)
+        assert (code, errors) == (0, b"")
+        assert b"orders: 1 handled, 0 failed\n" in rest
 
 
 def test_the_readme_is_short() -> None:
