@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import ItemsView
 from typing import Any
 
@@ -16,6 +18,7 @@ from tests.property.usual import FAR, UsualCase, answer_of, mostly
 KEYS = Keys("__pressure__", "jobs")
 NAMES = [key.decode() for key in (*KEYS.for_script("series"), *KEYS.line())]
 DAY = 86_400_000
+SOON = "in two seconds"
 
 
 def rarely(*values: Any) -> st.SearchStrategy[Any]:
@@ -84,11 +87,59 @@ values_received = [
     *values[:13], mostly(ours, None, dead, alive, mine, {**ours, "next": 5}, {**ours, "step": 5}), *values[14:18],
     mostly(["dd", "ccc"], None, ["dd"], ["e", "dd", "ccc"]), *values[19:],
 ]  # fmt: skip
+SHARED = {"token": "shared:1", "uid": "me", "since": 1, "deadline": FAR, "duration": DAY, "earliest": FAR, "next": 4,
+          "hold": 1}  # fmt: skip
+
+
+def member(ranges: str = "", deadline: int = FAR, sequence: int = 6, first: int = 3, count: int = 1) -> dict[str, Any]:
+    """A lease that a member shares."""
+    return {**SHARED, "member:mine": f"{deadline}:{DAY}:1:{sequence}:{first}:{count}:{ranges}:me"}
+
+
+LEASES: tuple[dict[str, Any], ...] = (
+    SHARED, {**member(), "token": "mine"}, {**member(), "member:theirs": f"{FAR}:{DAY}:1:1:1:1:1-1:another"},
+    {**member(), "member:theirs": f"1:{DAY}:1:1:1:1:1-1:another", "earliest": 1}, {**member(), "member:mine": "x"},
+    {**member(), "member:mine": f"{FAR}:{DAY}:1:6:{'9' * 14}:1::me"}, {**member(), "member:mine": "1:1:1:6:3:1:x:me"},
+    member("3-3"), member("2-3"), member("1-3"), member("1-1 3-3"), member("1-1"), member("3-2"), member("3-"),
+    member("1-300"), member(f"2-{'9' * 14}"), member(deadline=1), member(sequence=7), member(sequence=5),
+    member(count=0),
+    *({**member(), "next": number} for number in (3, 5, "04", "x", "", 10**12)),
+    *({**member(), name: value} for name in ("deadline", "duration", "earliest") for value in (1, "x", "", "9" * 14)),
+    {**member(), "earliest": FAR + 2 * DAY}, {**member(), "deadline": FAR + 2 * DAY},
+    {name: value for name, value in member().items() if name != "earliest"},
+)  # fmt: skip
+WATCHES: tuple[Any, ...] = (
+    {"id": "here", "until": SOON}, None, {"id": "here"}, {"id": "here", "until": FAR, "others": FAR},
+    {"id": "here", "until": SOON, "others": SOON}, {"id": "there", "until": SOON}, {"id": "there", "others": SOON},
+    {"id": "there", "until": SOON, "others": SOON}, {"id": "there", "until": "1", "others": SOON}, {"others": SOON},
+    {"until": "x"}, {"others": "x"}, {"until": "9" * 14},
+)  # fmt: skip
+lines = [mostly(None, ["1"], ["1", "1"], "x"), mostly(*WATCHES, *watches)]
+values_shared = [
+    *values[:5], mostly(None, ["1"]), *values[6:13], mostly(member(), *LEASES), *values[14:18], mostly(None, ["x"]),
+    mostly(None, {"2": "1:dd", "3": "1:ccc"}), *values[20:], *lines,
+]  # fmt: skip
+shared_receives = st.tuples(
+    st.just("me"), mostly("mine", "late"), mostly(1, 2, 500), st.just(5000), mostly(7, 6, 5, 8), mostly(0, 2, 2, 1),
+    mostly(0, 1, 2), mostly("here", ""), mostly(3, 4, 9), st.sampled_from([(0,), (0,), (2, 3, 3), (0, 3, 3, 3)]),
+).map(lambda values: [*values[:-1], *values[-1]])  # fmt: skip
+values_settled = [
+    *values_shared[:13], mostly(member("2-3"), *LEASES), *values_shared[14:19],
+    mostly({"2": "1:dd", "3": "1:ccc"}, {"2": "1:dd"}, {"3": "2:ccc"}, None), *values_shared[20:],
+]  # fmt: skip
+shared_settles = st.tuples(
+    mostly("mine", "late"), st.just(5000), mostly(0, 1), mostly(7, 6), mostly(0, 1), mostly(0, 2), mostly("here", ""),
+    st.sampled_from([(3, 2, 2, 2), (3, 2, 3, 5), (3, 3, 3, 3)])
+    | mostly((3, 2, 2, 2), (3, 1, 2, 2), (3, 3, 4, 2), (6, 2, 2, 2, 3, 3, 3), (0, 2), (3, 2, 2, 2, 3),
+             (3, 2, 2, 2, "3-")),
+).map(lambda values: [*values[:-1], *values[-1]])  # fmt: skip
 # For each step with a usual case: the states to try it in, and its arguments.
 STEPS = {
     "put": (states, puts),
     "get": (st.tuples(*values, *line), gets),
     "receive": (st.tuples(*values_received), receives),
+    "receive_shared": (st.tuples(*values_shared), shared_receives),
+    "settle_shared": (st.tuples(*values_settled), shared_settles),
 }
 
 
@@ -100,7 +151,8 @@ def write(pipe: Any, state: tuple[Any, ...]) -> None:
         elif isinstance(value, list) and value:
             pipe.rpush(name, *value)
         elif isinstance(value, dict):
-            pipe.hset(name, mapping=value)
+            soon = int(1000 * time.time()) + 2000
+            pipe.hset(name, mapping={field: soon if one == SOON else one for field, one in value.items()})
         elif isinstance(value, str):
             pipe.set(name, value)
 
@@ -126,9 +178,11 @@ def understood(listing: list[Any]) -> dict[str, Any]:
         found[name] = dict(zip(value[::2], value[1::2], strict=True)) if kind == b"hash" else value
         if name.endswith("claim_until") and found[name] not in (b"1", b"%d" % FAR):
             found[name] = "some time from now"
-        for field in {b"since", b"deadline"} & set(found[name]) if name.endswith("_lease") else ():
+        for field in {b"since", b"deadline", b"earliest"} & set(found[name]) if name.endswith("_lease") else ():
             if found[name][field] not in (b"1", b"%d" % FAR):
                 found[name][field] = "some time from now"
+        if name.endswith("_lease") and kind == b"hash" and (record := found[name].get(b"member:mine", b"")):
+            found[name][b"member:mine"] = re.sub(rb"^(?!%d:|1:)\d+" % FAR, b"some time from now", record)
         if name.endswith(":control") and kind == b"hash":
             for field in {b"next", b"held"} & set(found[name]):
                 if found[name][field] not in GIVEN:
@@ -158,8 +212,10 @@ def run(db: redis.Redis, source: str, state: tuple[Any, ...], arguments: list[An
             told[2] = "the rest of an interval"
         elif told[0] in (b"watch", b"empty", b"draining") and len(told) > 2 and told[2] > 0:
             told[2] = "the rest of a delay"
-        elif told[0] == b"ok":
+        elif told[0] == b"ok" and isinstance(told[1], list):
             told[1] = [message for portion in told[1] for message in portion]
+        if len(told) > 1 and isinstance(told[1], int) and told[1] > 1000:
+            told[1] = "the rest of a lease"
     return answer, understood(found)
 
 
@@ -173,6 +229,33 @@ USUAL_OF = {
     "put": USUAL,
     "get": [*USUAL, None, None],
     "receive": [*USUAL[:5], None, *USUAL[6:13], ours, *[None] * 4, ["dd", "ccc"], *USUAL[19:]],
+    "receive_shared": [*USUAL[:5], None, *USUAL[6:13], member(), *USUAL[14:], None, {"id": "here", "until": SOON}],
+    "settle_shared": [
+        *USUAL[:5],
+        None,
+        *USUAL[6:13],
+        member("2-3"),
+        *[None] * 5,
+        {"2": "1:dd", "3": "1:ccc"},
+        *USUAL[20:],
+        None,
+        None,
+    ],
+}
+_TAKING, _SETTLING = USUAL_OF["receive_shared"], USUAL_OF["settle_shared"]
+_LATER = [*_TAKING[20:22], {"a:1:0:0:later": FAR}.items(), *_TAKING[23:25], ["1"], *_TAKING[26:]]
+MORE_USUAL: dict[str, list[list[Any]]] = {
+    "receive_shared": [
+        [[], *_TAKING[1:]],
+        [["c", "b", "a"], *_TAKING[1:28], {"id": "here", "until": SOON, "others": SOON}],
+        [["a"], *_TAKING[1:28], {"id": "there", "until": SOON, "others": SOON}],
+        [*_TAKING[:20], *_LATER],
+        [[], *_TAKING[1:20], *_LATER],
+    ],
+    "settle_shared": [
+        [*_SETTLING[:13], member("3-5"), *[None] * 5, {"3": "1:ccc", "4": "1:d", "5": "1:e"}, *_SETTLING[20:]],
+        [*_SETTLING[:20], *_LATER],
+    ],
 }
 NUMBERS = (
     None,
@@ -204,18 +287,25 @@ CHANGES: dict[int, tuple[Any, ...]] = {
                                         *({**ours, "next": n} for n in (3, 5, "04", "x", 10**12)),
                                         *({**ours, "step": n} for n in (5, 7, "06", "6.0", "x")),
                                         *({**ours, "deadline": n} for n in (1, f"{FAR}.5", "x", 10**14)),
-                                        *({**ours, "duration": n} for n in (0, "x", "1.5"))),
+                                        *({**ours, "duration": n} for n in (0, "x", "1.5")), *LEASES),
     14: (["1"],), 15: (["1"],), 16: ("1", str(FAR)), 17: ("1", str(FAR)),
-    18: (["x"], ["e", "dd", "ccc"]), 19: ({"1": "2:x"}, {"1": "x", "x": "1"}), 20: (["1:x"], ["x"]),
+    18: (["x"], ["e", "dd", "ccc"]), 19: ({"1": "2:x"}, {"1": "x", "x": "1"}, {"2": "1:dd"}, "x"), 20: (["1:x"], ["x"]),
     21: ({"paused": "1:other"}, {"count": "5"}, "x", ["x"]),
     22: ({"a:1:0:0:due": 1.0}.items(), {"a:1:0:3:due": 1.0}.items(), {"a:1:0:0:later": FAR}.items(), "x"),
     23: ("1000000000", "x"), 24: (["1"], "x"), 25: (["1"], "x"),
     26: (None, "", ":", "x", "7:0", "7:1", "8:1", "6:", "6:x", "10:1"),
-    27: (["1"], "x"), 28: ({"id": "here"}, *watches),
+    27: (["1"], "x"), 28: ({"id": "here"}, *watches, *WATCHES),
 }  # fmt: skip
 PUT, GET = ["me", 7, 0, 0, "", 0, "x"], ["me", 0, 1, "", "here"]
 RECEIVE = ["me", "mine", 0, 0, 1, 5000, 4, 0, 7, 0, 2, 2, 3]
 BEHIND = [*RECEIVE[:9], 2]
+RECEIVE_SHARED, SETTLE_SHARED = (
+    ["me", "mine", 1, 5000, 7, 0, 0, "here", 3, 0],
+    ["mine", 5000, 0, 7, 0, 0, "here", 3, 2, 2, 2],
+)
+SHARED_BEHIND = [*RECEIVE_SHARED[:5], 2, *RECEIVE_SHARED[6:]]
+SETTLE_BOTH, SETTLE_AGAIN = [*SETTLE_SHARED[:9], 3, 5], [*SETTLE_SHARED[:4], 1, *SETTLE_SHARED[5:]]
+FULLY_VARIED = (PUT, GET, RECEIVE, BEHIND, RECEIVE_SHARED, SHARED_BEHIND, SETTLE_SHARED, SETTLE_BOTH, SETTLE_AGAIN)
 ARGUMENTS = {
     "put": [PUT, ["me", 7, 1, *PUT[3:]], [*PUT[:3], 1, *PUT[4:]], [*PUT[:4], "mine", 0, "x"], [*PUT[:5], 1, "x"],
             [*PUT, "y"], [*PUT, *"yz"], [*PUT, *"yzzy"], [*PUT[:6], *["x"] * 1000], [*PUT[:6], *["x"] * 1001]],
@@ -226,18 +316,32 @@ ARGUMENTS = {
                 ["me", "late", *RECEIVE[2:]], ["me", "mine", 1, *RECEIVE[3:]], ["me", "mine", 0, 1, *RECEIVE[4:]],
                 [*RECEIVE[:6], 3, *RECEIVE[7:]], [*RECEIVE[:6], 5, *RECEIVE[7:]], [*RECEIVE[:7], 1, *RECEIVE[8:]],
                 [*RECEIVE[:7], 2, *RECEIVE[8:]], [*RECEIVE[:9], 1, *RECEIVE[10:]], BEHIND],
+    "receive_shared": [RECEIVE_SHARED, SHARED_BEHIND, ["me", "late", *RECEIVE_SHARED[2:]],
+                       *([*RECEIVE_SHARED[:2], most, *RECEIVE_SHARED[3:]] for most in (2, 5, 6, 500)),
+                       *([*RECEIVE_SHARED[:4], number, *RECEIVE_SHARED[5:]] for number in (5, 6, 8)),
+                       [*SHARED_BEHIND[:4], 8, *SHARED_BEHIND[5:]], [*RECEIVE_SHARED[:5], 1, *RECEIVE_SHARED[6:]],
+                       *(["me", "mine", 5, *RECEIVE_SHARED[3:6], limit, *RECEIVE_SHARED[7:]] for limit in (1, 2)),
+                       [*RECEIVE_SHARED[:7], "", 3, 0], [*RECEIVE_SHARED[:7], "there", 3, 0],
+                       [*RECEIVE_SHARED[:8], 9, 0], [*RECEIVE_SHARED, 3, 3, 3], [*RECEIVE_SHARED[:9], 2, 3, 3]],
+    "settle_shared": [SETTLE_SHARED, ["late", *SETTLE_SHARED[1:]], ["mine", 5000, 1, *SETTLE_SHARED[3:]],
+                      SETTLE_AGAIN, SETTLE_BOTH, [*SETTLE_SHARED[:7], 0, 2, 3, 2],
+                      [*SETTLE_SHARED[:5], 2, *SETTLE_SHARED[6:]],
+                      [*SETTLE_SHARED[:8], 3, 5, 5], [*SETTLE_SHARED[:8], 3, 3, 3], [*SETTLE_SHARED[:8], 1, 2, 2],
+                      [*SETTLE_SHARED[:8], 3, 4, 2], [*SETTLE_SHARED[:8], 4, 4, 2], [*SETTLE_SHARED[:8], 1, 200, 2],
+                      [*SETTLE_SHARED[:7], 6, 2, 2, 2, 3, 3, 3], [*SETTLE_SHARED[:7], 0, 2], [*SETTLE_SHARED, 3]],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_all_as_usual_but_for_one_thing(url: str, name: str) -> None:
-    usual = USUAL_OF[name]
-    changes = [(0, (usual[0],)), *((place, values) for place, values in CHANGES.items() if place < len(usual))]
+    most = len(USUAL_OF[name])
+    changes = [(0, (USUAL_OF[name][0],)), *((place, values) for place, values in CHANGES.items() if place < most)]
     cases = [
         ((*usual[:place], value, *usual[place + 1 :]), arguments)
         for arguments in ARGUMENTS[name]
+        for usual in (USUAL_OF[name], *(MORE_USUAL.get(name, []) if arguments in FULLY_VARIED else []))
         for place, values in changes
-        for value in (values if arguments in (ARGUMENTS[name][0], BEHIND) else values[:2])
+        for value in (values if arguments in FULLY_VARIED else values[:2])
     ]
     assert sum(UsualCase(script(name), run).in_each(url, cases)) > 50
 

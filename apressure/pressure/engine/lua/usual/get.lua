@@ -25,7 +25,7 @@ if unusual > 0 then
 end
 if unusual > 0 then
   if unusual > 1 or call('EXISTS', DELAYED) == 0 or not not_due(DELAYED, 1000) then return nil end
-  if bound ~= '0' and call('EXISTS', ROOM) == 0 then return nil end  -- somebody may wait for it
+  if bound ~= '0' and redis.pcall('LLEN', ROOM) ~= 1 then return nil end  -- somebody may wait for it
 end
 local watch = redis.pcall('HMGET', WATCH, 'id', 'others')
 if watch.err or watch[2] or (watch[1] and watch[1] ~= ARGV[5]) then return nil end

@@ -21,7 +21,7 @@ if unusual > 0 then
   local there = call('EXISTS', CLOSED, PRODUCER_LEASE, PRODUCER_CLAIM, CONSUMER_CLAIM, DELAYED)
   if there > 0 then
     later = there == 1 and call('EXISTS', DELAYED) == 1 and not_due(DELAYED, 1000)
-    if not later or (bound ~= '0' and call('EXISTS', ROOM) == 0) then return nil end  -- somebody may wait for it
+    if not later or (bound ~= '0' and redis.pcall('LLEN', ROOM) ~= 1) then return nil end  -- somebody may wait for it
   end
   if unusual > there then
     local lease = call('HMGET', CONSUMER_LEASE, 'deadline', 'duration')

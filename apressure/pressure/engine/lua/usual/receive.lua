@@ -31,7 +31,7 @@ local unusual = call('EXISTS', CLOSED, PRODUCER_LEASE, PRODUCER_CLAIM, CONSUMER_
                      DELAYED)
 if unusual > 0 then
   if unusual > 1 or call('EXISTS', DELAYED) == 0 or not not_due(DELAYED, 1000) then return nil end
-  if bound ~= '0' and call('EXISTS', ROOM) == 0 then return nil end  -- somebody may wait for it
+  if bound ~= '0' and redis.pcall('LLEN', ROOM) ~= 1 then return nil end  -- somebody may wait for it
 end
 local permits, flying, number, acked = call('LLEN', NOT_FULL), call('LLEN', INFLIGHT), tonumber(ARGV[7]), 0
 if permits > 1 then return nil end

@@ -1,0 +1,84 @@
+-- The usual case of receive_shared.lua for a member that has no deliveries, so that it neither acknowledges nor holds
+-- any, with as few commands as possible: a calm queue (see `calm_bound`) with no more than five messages for it, or none,
+-- so that it waits. In any other case it writes nothing.
+-- KEYS, ARGV, Returns: those of receive_shared.lua; nil for any other case
+local call = redis.call
+local LIST, NOT_FULL, HOLDER, LEASE, APART = KEYS[1], KEYS[11], KEYS[4], KEYS[14], KEYS[20]
+local SOONER, TURNS, WATCH = KEYS[25], KEYS[28], KEYS[29]
+local token, sequence, place, behind = ARGV[2], tonumber(ARGV[5]), ARGV[8], ARGV[6] == '2'
+
+local me = live_member(token, not behind and ARGV[4] or nil)
+if not me or me[7] ~= '' or sequence <= tonumber(me[4]) then return nil end
+if behind and (sequence ~= me[4] + 1 or tonumber(me[1]) <= me.now) then return nil end
+local bound = calm_bound()
+if not bound then return nil end
+local length, permits = call('LLEN', LIST), call('LLEN', NOT_FULL)
+if permits > 1 or (length == 0 and permits == 0) then return nil end
+local watch = redis.pcall('HMGET', WATCH, 'id', 'until', 'others')
+if watch.err then return nil end
+for i = 2, 3 do
+  if watch[i] and not are_natural(watch[i]) then return nil end
+end
+local watched, others = (tonumber(watch[2] or 0)) - me.now, (tonumber(watch[3] or 0)) - me.now
+local first, sooner = math.max(me.next, ARGV[9]), math.max(1, me.earliest - me.now)
+me[4] = sequence
+local n = #me.lease
+me.lease[n + 1], me.lease[n + 2] = 'next', first
+
+if length == 0 then
+  if call('EXISTS', KEYS[23]) == 1 then return nil end  -- the answer says when the first one is due
+  me[6] = 0
+  call('HDEL', LEASE, '')  -- the first write must be one that a server which is out of memory does not refuse
+  write_lease(token, me)
+  if place == '' then return {'empty', sooner} end
+  local taken = watch[1] and watch[1] ~= place and watched > 0 and watched <= 4500
+  if taken then
+    call('HSET', WATCH, 'others', me.now + 4500)
+  else
+    call('HSET', WATCH, 'id', place, 'until', me.now + 4500)
+  end
+  call('PEXPIRE', WATCH, 9000)
+  if taken then return {'turn', math.min(sooner, watched)} end
+  call('DEL', SOONER)
+  return {'watch', sooner, -1}
+end
+
+local members = math.max(1, call('HLEN', LEASE) - 8)
+local most = math.min(tonumber(ARGV[3]), math.max(1, math.ceil(length / members)))
+if ARGV[7] == '1' then most = 1 end
+if most < 1 or most > 5 then return nil end
+local messages, fields, bytes = {}, {}, 0
+repeat
+  local message = call('RPOP', LIST)
+  messages[#messages + 1] = message
+  fields[#fields + 1], fields[#fields + 2] = first + #messages - 1, '1:' .. message
+  bytes = bytes + #message
+until #messages == most or bytes >= 1048576
+call('HSET', APART, unpack(fields))
+me[5], me[6], me[7] = first, #messages, first .. '-' .. first + #messages - 1
+call('SET', HOLDER, ARGV[1])
+me.lease[#me.lease] = first + #messages
+write_lease(token, me)
+length = length - #messages
+if bound == '0' or length < tonumber(bound) then
+  if permits == 0 then call('LPUSH', NOT_FULL, 1) end
+elseif permits > 0 then
+  call('DEL', NOT_FULL)
+end
+-- Another client watches now, if one waits: see `pass_on`.
+local mine, waiting = watch[1] == place, others > 0 and others <= 4500
+if mine and waiting then
+  call('HDEL', WATCH, 'id')
+elseif mine then
+  call('DEL', WATCH)
+end
+if waiting and (mine or not watch[1] or watched <= 0 or length > 0) then
+  local tokens = redis.pcall('LLEN', TURNS)
+  if type(tokens) ~= 'number' then
+    call('DEL', TURNS)  -- another program wrote there
+    tokens = 0
+  end
+  if tokens == 0 then call('LPUSH', TURNS, 1) end
+  call('PEXPIRE', TURNS, 9000)
+end
+return {'ok', {messages}, {}, 0, first}

@@ -1,0 +1,34 @@
+-- The usual case of settle_shared.lua for a member that acknowledges some of its deliveries, with as few commands as
+-- possible: these, and those that it has, follow each other, and the queue is calm (see `calm_bound`). In any other case
+-- it writes nothing.
+-- KEYS, ARGV, Returns: those of settle_shared.lua; nil for any other case
+if ARGV[3] == '1' or ARGV[5] == '1' or #ARGV ~= 11 or ARGV[8] ~= '3' or KEYS[30] then return nil end
+local call = redis.call
+local APART, NOT_FULL = KEYS[20], KEYS[11]
+local first, last = tonumber(ARGV[9]), tonumber(ARGV[10])
+if last - first > 99 then return nil end
+
+local me = live_member(ARGV[1], ARGV[2])
+if not me then return nil end
+local from, to = string.match(me[7], '^(%d+)%-(%d+)$')
+if not are_natural(from, to) then return nil end
+from, to = tonumber(from), tonumber(to)
+if first < from or last > to or last >= me.next then return nil end
+local bound = calm_bound()
+if not bound or call('HSTRLEN', APART, last) == 0 then return nil end
+local room = bound == '0' or call('LLEN', KEYS[1]) < tonumber(bound)
+if call('LLEN', NOT_FULL) ~= (room and 1 or 0) then return nil end
+
+local numbers, left = {}, {}
+for number = first, last do numbers[#numbers + 1] = number end
+if from < first then left[1] = from .. '-' .. first - 1 end
+if last < to then left[#left + 1] = last + 1 .. '-' .. to end
+me[7] = table.concat(left, ' ')
+local settled = call('HDEL', APART, unpack(numbers))
+if settled > 0 then
+  call('INCRBY', KEYS[9], settled)
+  call('INCRBY', KEYS[10], ARGV[11])
+end
+write_lease(ARGV[1], me)
+call('SET', KEYS[27], ARGV[4] .. ':' .. settled, 'PX', 300000)
+return settled
