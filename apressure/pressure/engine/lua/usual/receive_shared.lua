@@ -1,10 +1,10 @@
--- The usual case of receive_shared.lua for a member that has no deliveries, so that it neither acknowledges nor holds
--- any, with as few commands as possible: a calm queue (see `calm_bound`) with no more than five messages for it, or none,
--- so that it waits. In any other case it writes nothing.
+-- The usual case of receive_shared.lua for a member that has no deliveries, with as few commands as possible: a calm
+-- queue (see `calm_bound`) with at most five messages for it, or none, so that it waits. In any other case it writes
+-- nothing. (What it says that it acknowledges or has in hand is not its own any more.)
 -- KEYS, ARGV, Returns: those of receive_shared.lua; nil for any other case
 local call = redis.call
-local LIST, NOT_FULL, HOLDER, LEASE, APART = KEYS[1], KEYS[11], KEYS[4], KEYS[14], KEYS[20]
-local SOONER, TURNS, WATCH = KEYS[25], KEYS[28], KEYS[29]
+local LIST, NOT_FULL, HOLDER, CONSUMER_LEASE, APART = KEYS[1], KEYS[11], KEYS[4], KEYS[14], KEYS[20]
+local DELAYED, SOONER, TURNS, WATCH = KEYS[23], KEYS[25], KEYS[28], KEYS[29]
 local token, sequence, place, behind = ARGV[2], tonumber(ARGV[5]), ARGV[8], ARGV[6] == '2'
 
 local me = live_member(token, not behind and ARGV[4] or nil)
@@ -19,31 +19,31 @@ if watch.err then return nil end
 for i = 2, 3 do
   if watch[i] and not are_natural(watch[i]) then return nil end
 end
-local watched, others = (tonumber(watch[2] or 0)) - me.now, (tonumber(watch[3] or 0)) - me.now
+local watched, others = (watch[2] or 0) - me.now, (watch[3] or 0) - me.now
 local first, sooner = math.max(me.next, ARGV[9]), math.max(1, me.earliest - me.now)
 me[4] = sequence
 local n = #me.lease
 me.lease[n + 1], me.lease[n + 2] = 'next', first
 
 if length == 0 then
-  if call('EXISTS', KEYS[23]) == 1 then return nil end  -- the answer says when the first one is due
+  if call('EXISTS', DELAYED) == 1 then return nil end  -- the answer says when the first one is due
   me[6] = 0
-  call('HDEL', LEASE, '')  -- the first write must be one that a server which is out of memory does not refuse
+  call('HDEL', CONSUMER_LEASE, '')  -- the first write must be one that a server which is out of memory does not refuse
   write_lease(token, me)
   if place == '' then return {'empty', sooner} end
-  local taken = watch[1] and watch[1] ~= place and watched > 0 and watched <= 4500
+  local taken = watch[1] and watch[1] ~= place and watched > 0 and watched <= WATCH_MS
   if taken then
-    call('HSET', WATCH, 'others', me.now + 4500)
+    call('HSET', WATCH, 'others', me.now + WATCH_MS)
   else
-    call('HSET', WATCH, 'id', place, 'until', me.now + 4500)
+    call('HSET', WATCH, 'id', place, 'until', me.now + WATCH_MS)
   end
-  call('PEXPIRE', WATCH, 9000)
+  call('PEXPIRE', WATCH, 2 * WATCH_MS)
   if taken then return {'turn', math.min(sooner, watched)} end
   call('DEL', SOONER)
   return {'watch', sooner, -1}
 end
 
-local members = math.max(1, call('HLEN', LEASE) - 8)
+local members = math.max(1, call('HLEN', CONSUMER_LEASE) - 8)
 local most = math.min(tonumber(ARGV[3]), math.max(1, math.ceil(length / members)))
 if ARGV[7] == '1' then most = 1 end
 if most < 1 or most > 5 then return nil end
@@ -66,7 +66,7 @@ elseif permits > 0 then
   call('DEL', NOT_FULL)
 end
 -- Another client watches now, if one waits: see `pass_on`.
-local mine, waiting = watch[1] == place, others > 0 and others <= 4500
+local mine, waiting = watch[1] == place, others > 0 and others <= WATCH_MS
 if mine and waiting then
   call('HDEL', WATCH, 'id')
 elseif mine then
@@ -79,6 +79,6 @@ if waiting and (mine or not watch[1] or watched <= 0 or length > 0) then
     tokens = 0
   end
   if tokens == 0 then call('LPUSH', TURNS, 1) end
-  call('PEXPIRE', TURNS, 9000)
+  call('PEXPIRE', TURNS, 2 * WATCH_MS)
 end
 return {'ok', {messages}, {}, 0, first}

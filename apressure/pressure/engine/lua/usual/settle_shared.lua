@@ -1,10 +1,10 @@
 -- The usual case of settle_shared.lua for a member that acknowledges some of its deliveries, with as few commands as
--- possible: these, and those that it has, follow each other, and the queue is calm (see `calm_bound`). In any other case
--- it writes nothing.
+-- possible: these follow each other, and so do all that it has, and the queue is calm (see `calm_bound`). In any other
+-- case it writes nothing.
 -- KEYS, ARGV, Returns: those of settle_shared.lua; nil for any other case
-if ARGV[3] == '1' or ARGV[5] == '1' or #ARGV ~= 11 or ARGV[8] ~= '3' or KEYS[30] then return nil end
+if ARGV[3] == '1' or ARGV[5] == '1' or #ARGV ~= 11 or ARGV[8] ~= '3' or #KEYS > 29 then return nil end
 local call = redis.call
-local APART, NOT_FULL = KEYS[20], KEYS[11]
+local LIST, COUNT, BYTES, NOT_FULL, APART, OP = KEYS[1], KEYS[9], KEYS[10], KEYS[11], KEYS[20], KEYS[27]
 local first, last = tonumber(ARGV[9]), tonumber(ARGV[10])
 if last - first > 99 then return nil end
 
@@ -16,7 +16,7 @@ from, to = tonumber(from), tonumber(to)
 if first < from or last > to or last >= me.next then return nil end
 local bound = calm_bound()
 if not bound or call('HSTRLEN', APART, last) == 0 then return nil end
-local room = bound == '0' or call('LLEN', KEYS[1]) < tonumber(bound)
+local room = bound == '0' or call('LLEN', LIST) < tonumber(bound)
 if call('LLEN', NOT_FULL) ~= (room and 1 or 0) then return nil end
 
 local numbers, left = {}, {}
@@ -26,9 +26,9 @@ if last < to then left[#left + 1] = last + 1 .. '-' .. to end
 me[7] = table.concat(left, ' ')
 local settled = call('HDEL', APART, unpack(numbers))
 if settled > 0 then
-  call('INCRBY', KEYS[9], settled)
-  call('INCRBY', KEYS[10], ARGV[11])
+  call('INCRBY', COUNT, settled)
+  call('INCRBY', BYTES, ARGV[11])
 end
 write_lease(ARGV[1], me)
-call('SET', KEYS[27], ARGV[4] .. ':' .. settled, 'PX', 300000)
+call('SET', OP, ARGV[4] .. ':' .. settled, 'PX', 300000)
 return settled
