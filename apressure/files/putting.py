@@ -175,9 +175,13 @@ class Putter(Steps):
     def _create(self, keys: Sequence[int], messages: Sequence[bytes | None]) -> list[Reservation]:
         reserved: list[Reservation] = []
         directory, now = self._directory, self.store.now
+        linked = messages[0] is None and directory.has_blank()
         for key, message in zip(keys, messages, strict=False):
             try:
-                reservation = directory.reserve_name(key) if message is None else directory.reserve(key, message)
+                if message is None:
+                    reservation = directory.reserve_name(key, linked)
+                else:
+                    reservation = directory.reserve(key, message)
             except StorageError:
                 if reserved:
                     break  # these first; the next put raises it

@@ -72,33 +72,48 @@ class Writing(Place):
         lock(fd)
         return Reservation(key, fd, data, reason)
 
-    def reserve_name(self, key: int) -> Reservation | None:
+    def reserve_name(self, key: int, linked: bool) -> Reservation | None:
         """Reserve a name for a message that is moved into this directory. None if one of that name is being written.
 
         It is a link, which costs a tenth of a new file. To others it is a file whose publisher has died: they delete
         it after a while. On a file system without links, or beside another user's file, it is a new file.
+
+        Args:
+            key: The message.
+            linked: What `has_blank` has returned.
         """
+        if linked:
+            try:
+                os.link(BLANK, new_name(key), src_dir_fd=self._fd, dst_dir_fd=self._fd)
+                return Reservation(key, -1, b"")
+            except FileExistsError:
+                return None
+            except OSError:
+                pass
+        return self.reserve(key, b"")
+
+    def has_blank(self) -> bool:
+        """Return whether the blank file is there, for links, and is fresh enough; make it so if possible."""
         try:
             status = self.status(BLANK)
             if status is None:
                 os.close(os.open(BLANK, CREATE, MODE, dir_fd=self._fd))
             elif not stat.S_ISREG(status.st_mode):
-                return self.reserve(key, b"")
+                return False
             elif abs(time.time() - status.st_mtime) > _FRESH:
                 os.utime(BLANK, dir_fd=self._fd)
-            os.link(BLANK, new_name(key), src_dir_fd=self._fd, dst_dir_fd=self._fd)
-            return Reservation(key, -1, b"")
-        except FileExistsError:  # or another client has just made the blank file
-            return None
+        except FileExistsError:
+            pass  # another client has just made it
         except OSError:
-            pass
-        return self.reserve(key, b"")
+            return False
+        return True
 
     def abandon(self, reservations: Sequence[Reservation]) -> None:
         """Delete the files of messages that will not be written. A file that cannot be deleted is swept later."""
         for reservation in reservations:
-            with contextlib.suppress(OSError):  # its data is not needed
-                reservation.close()
+            if reservation.fd != -1:
+                with contextlib.suppress(OSError):  # its data is not needed
+                    reservation.close()
             with contextlib.suppress(OSError):
                 self.remove(new_name(reservation.key), look=False)
             if reservation.reason is not None:
