@@ -103,6 +103,8 @@ def due_of(terms: PutTerms | ManyTerms, name: str = "", unable: str = "", keyles
     """
     if not terms:
         return None  # as in most puts
+    if len(terms) == 1 and "delay" in terms:
+        return _due(terms["delay"], None)  # as in most of the others
     given: dict[str, Any] = {**terms}
     due = _expiring(_due(given.pop("delay", None), given.pop("at", None)), given.pop("expires", None), unable)
     named = given.pop("key", None)
