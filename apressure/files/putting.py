@@ -33,10 +33,10 @@ logger = logging.getLogger("apressure")
 _MOST_DUE: Final = 100
 """How many delayed messages one operation brings into the queue."""
 
-_LATE: Final = 10_000
-"""Microseconds for which delayed messages may be due before a put of another delayed one brings them into the queue.
+_BURST: Final = 10_000
+"""Microseconds within which puts of delayed messages bring what is due into the queue only once.
 
-It need not come behind them, and to bring many at a time is cheaper.
+They need not come behind it, and to bring many at a time is cheaper.
 """
 
 _LATER: Final = 1_000_000
@@ -58,6 +58,7 @@ class Putter(Steps):
         super().__init__(store, operation)
         self._commits: deque[_Commit] = deque()
         self._last = -1
+        self._promoted = 0
 
     async def put(self, messages: list[bytes], progress: Progress, due: Due | None = None) -> str | Wait:
         """Put messages, in order, as long as there is room (specification: New). What was put leaves the list.
@@ -76,8 +77,9 @@ class Putter(Steps):
         """
         while True:
             delayed = due is not None and due.milliseconds > 0
-            reserved = await self._reserve(messages, late=_LATE if delayed else 0)
+            reserved = await self._reserve(messages, pause=_BURST if delayed else 0)
             if not reserved:
+                await self.promote()  # otherwise what is due would have it try again at once
                 return FULL
             if due is not None and due.expires is not None:
                 for reservation in reserved:
@@ -96,19 +98,19 @@ class Putter(Steps):
                 return names.id_of(reserved[-1].key)
 
     async def _reserve(
-        self, messages: Sequence[bytes | None], inside: bool = False, late: int = 0
+        self, messages: Sequence[bytes | None], inside: bool = False, pause: int = 0
     ) -> list[Reservation]:
         """Reserve names for the first of the messages; for none if there is no room. None is one that has a file.
 
-        With `inside`, they are in the queue already: they need no room, and the queue may be closed. Otherwise, delayed
-        messages that have been due for `late` microseconds come before them.
+        With `inside`, they are in the queue already: they need no room, and the queue may be closed. Otherwise, what is
+        due comes before them, unless it has been brought within so many microseconds of `pause`.
         """
         index, store = self._index, self.store
         while True:
             await store.refresh(create=True)
             if not inside:
                 if index.delayed:
-                    await self.promote(late)
+                    await self.promote(pause)
                 self._check_open()
             watcher, ordered = store.watcher, store.watcher.ordered
             wanted, bound = len(messages), 0 if inside else store.bound
@@ -226,17 +228,18 @@ class Putter(Steps):
                 error = None  # the later ones were abandoned, and try again
             done = max(0, done - count)
 
-    async def promote(self, late: int = 0) -> None:
+    async def promote(self, pause: int = 0) -> None:
         """Bring delayed messages whose time has come to the end of the line, some of them if there are many.
 
-        With `late`, it does so once the first one has been due for so many microseconds.
+        With `pause`, not within so many microseconds after it has done so.
 
         Names are reserved after the list of what is due was made, and given up as soon as another client has been
         faster. So several clients together keep the order.
         """
         index, store, now = self._index, self.store, self.store.now
-        if not index.delayed.are_due(now - late):
+        if not index.delayed.are_due(now) or abs(now - self._promoted) < pause:
             return
+        self._promoted = now
         try:
             await self.bring(index.delayed.due(now, _MOST_DUE))
         except StorageError as error:

@@ -120,7 +120,7 @@ values_shared = [
     mostly(None, {"2": "1:dd", "3": "1:ccc"}), *values[20:], *lines,
 ]  # fmt: skip
 shared_receives = st.tuples(
-    st.just("me"), mostly("mine", "late"), mostly(1, 2, 500), st.just(5000), mostly(7, 6, 5, 8), mostly(0, 2, 2, 1),
+    st.just("me"), mostly("mine", "late"), mostly(1, 0, 2, 500), st.just(5000), mostly(7, 6, 5, 8), mostly(0, 2, 2, 1),
     mostly(0, 1, 2), mostly("here", ""), mostly(3, 4, 9), st.sampled_from([(0,), (0,), (2, 3, 3), (0, 3, 3, 3)]),
 ).map(lambda values: [*values[:-1], *values[-1]])  # fmt: skip
 values_settled = [
@@ -320,7 +320,8 @@ ARGUMENTS = {
                        *([*RECEIVE_SHARED[:2], most, *RECEIVE_SHARED[3:]] for most in (2, 5, 6, 500)),
                        *([*RECEIVE_SHARED[:4], number, *RECEIVE_SHARED[5:]] for number in (5, 6, 8)),
                        [*SHARED_BEHIND[:4], 8, *SHARED_BEHIND[5:]], [*RECEIVE_SHARED[:5], 1, *RECEIVE_SHARED[6:]],
-                       *(["me", "mine", 5, *RECEIVE_SHARED[3:6], limit, *RECEIVE_SHARED[7:]] for limit in (1, 2)),
+                       *(["me", "mine", most, *RECEIVE_SHARED[3:6], limit, *RECEIVE_SHARED[7:]]
+                         for most in (0, 5) for limit in (0, 1, 2)),
                        [*RECEIVE_SHARED[:7], "", 3, 0], [*RECEIVE_SHARED[:7], "there", 3, 0],
                        [*RECEIVE_SHARED[:8], 9, 0], [*RECEIVE_SHARED, 3, 3, 3], [*RECEIVE_SHARED[:9], 2, 3, 3]],
     "settle_shared": [SETTLE_SHARED, ["late", *SETTLE_SHARED[1:]], ["mine", 5000, 1, *SETTLE_SHARED[3:]],

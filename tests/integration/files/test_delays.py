@@ -107,19 +107,43 @@ async def test_many_due_messages_join_the_line_in_order_behind_others(make: Make
     assert got[101] == b"behind the first 100"
 
 
-async def test_a_delayed_put_brings_what_is_late_and_any_other_put_what_is_due(make: Make, clock: Clock) -> None:
+async def test_delayed_puts_bring_what_is_due_every_10_ms_and_any_other_put_at_once(make: Make, clock: Clock) -> None:
     queue = make(clock=clock)
-    await queue.put_many([b"1", b"2"], delay=1)
-    clock.now += 1.005
+    await queue.put(b"1", delay=1)
+    await queue.put(b"2", delay=1.005)
+    clock.now += 1
     await queue.put(b"later", delay=60)
-    assert (len(ready(queue)), len(delayed(queue))) == (0, 3)
-    clock.now += 0.01
+    assert (len(ready(queue)), len(delayed(queue))) == (1, 2)
+    clock.now += 0.006
     await queue.put(b"later", delay=60)
-    assert (len(ready(queue)), len(delayed(queue))) == (2, 2)
-    clock.now += 60
+    assert (len(ready(queue)), len(delayed(queue))) == (1, 3)
+    clock.now += 0.006
+    await queue.put(b"later", delay=60)
+    assert (len(ready(queue)), len(delayed(queue))) == (2, 3)
+    clock.now += 0.001
+    await queue.put(b"3", delay=0.001)
+    clock.now += 0.002
     await queue.put(b"behind")
-    assert (len(ready(queue)), len(delayed(queue))) == (5, 0)
-    assert [(await queue.receive(timeout=0)).raw for _ in range(5)] == [b"1", b"2", b"later", b"later", b"behind"]
+    assert (len(ready(queue)), len(delayed(queue))) == (4, 3)
+    assert [(await queue.receive(timeout=0)).raw for _ in range(4)] == [b"1", b"2", b"3", b"behind"]
+
+
+async def test_a_delayed_put_waits_quietly_while_others_become_due(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = make(bound=20)
+    for number in range(20):
+        await queue.put(b"%d" % number, delay=0.1 + 0.005 * number)
+    tries, reserve = 0, queue._putter._reserve
+
+    async def counted(*arguments: Any, **options: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        return await reserve(*arguments, **options)
+
+    monkeypatch.setattr(queue._putter, "_reserve", counted)
+    with pytest.raises(QueueFullError):
+        await queue.put(b"20", delay=60, timeout=0.4)
+    assert tries < 60
+    assert len(ready(queue)) == 20
 
 
 async def test_several_clients_that_make_messages_due_keep_the_order(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 -- Functions that the usual cases of members share, who have the consumer role together. KEYS: those of ../prelude
-local WATCH_MS = 4500  -- as there
+local WATCH_MS = 4500  -- as in ../prelude/01_keys.lua
 
 -- Are all of these texts natural numbers?
 local function are_natural(...)

@@ -1,6 +1,7 @@
 -- The usual case of receive_shared.lua for a member that has no deliveries, with as few commands as possible: a calm
 -- queue (see `calm_bound`) with at most five messages for it, or none, so that it waits. In any other case it writes
--- nothing. (What it says that it acknowledges or has in hand is not its own any more.)
+-- nothing. (What it says that it acknowledges or has in hand is not its own any more. Of large messages, the step may
+-- take some more.)
 -- KEYS, ARGV, Returns: those of receive_shared.lua; nil for any other case
 local call = redis.call
 local LIST, NOT_FULL, HOLDER, CONSUMER_LEASE, APART = KEYS[1], KEYS[11], KEYS[4], KEYS[14], KEYS[20]
@@ -45,7 +46,7 @@ end
 
 local members = math.max(1, call('HLEN', CONSUMER_LEASE) - 8)
 local most = math.min(tonumber(ARGV[3]), math.max(1, math.ceil(length / members)))
-if ARGV[7] == '1' then most = 1 end
+if ARGV[7] == '1' then most = math.min(most, 1) end
 if most < 1 or most > 5 then return nil end
 local messages, fields, bytes = {}, {}, 0
 repeat

@@ -25,10 +25,8 @@ if from < first then left[1] = from .. '-' .. first - 1 end
 if last < to then left[#left + 1] = last + 1 .. '-' .. to end
 me[7] = table.concat(left, ' ')
 local settled = call('HDEL', APART, unpack(numbers))
-if settled > 0 then
-  call('INCRBY', COUNT, settled)
-  call('INCRBY', BYTES, ARGV[11])
-end
+call('INCRBY', COUNT, settled)
+call('INCRBY', BYTES, ARGV[11])
 write_lease(ARGV[1], me)
 call('SET', OP, ARGV[4] .. ':' .. settled, 'PX', 300000)
 return settled

@@ -1,6 +1,6 @@
 -- The usual case of reserve.lua for up to 100 tasks, with as few commands as possible: the queue is neither closed,
--- paused nor limited, and has no keys; no lease has ended, no scheduled task is due, and the tasks wait for the first
--- time, or were given back, and do not expire. In any other case it writes nothing.
+-- paused nor limited, and has no keys; no lease has ended, no scheduled task is due, and the tasks do not expire and have
+-- no fields of an earlier attempt but those that the step replaces. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of reserve.lua; nil for any other case
 local most, limit = tonumber(ARGV[3]), tonumber(ARGV[7])
 if ARGV[2] == '1' or most < 1 or most > 100 then return nil end
