@@ -75,8 +75,8 @@ class Putter(Steps):
 
         Cancelled, the first ones are in the queue, or all, or none.
         """
+        delayed = due is not None and due.milliseconds > 0
         while True:
-            delayed = due is not None and due.milliseconds > 0
             reserved = await self._reserve(messages, pause=_BURST if delayed else 0)
             if not reserved:
                 await self.promote()  # otherwise what is due would have it try again at once

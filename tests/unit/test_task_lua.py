@@ -111,3 +111,13 @@ def test_the_keys_are_blueques_and_ours() -> None:
 def test_a_bad_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="name"):
         TaskKeys(name)
+
+
+def test_the_usual_case_of_a_reservation_knows_what_an_earlier_attempt_leaves() -> None:
+    usual = (resources.files("apressure.tasks.engine") / "lua" / "usual" / "reserve.lua").read_text()
+    stale, replaced = (
+        set(re.findall(r"(\w+) = true", re.findall(rf"local {name} = {{([^}}]+)}}", LUA["reserve"])[0]))
+        for name in ("STALE", "REPLACED")
+    )
+    assert set(re.findall(r"UNUSUAL = ' (.*) '", usual)[0].split()) == stale | {"expires"}
+    assert set(re.findall(r"(\w+) = true", usual)) == replaced

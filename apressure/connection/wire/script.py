@@ -25,6 +25,9 @@ if type(answer) == 'number' then return TAG .. ' ' .. answer end
 return {TAG, answer}
 """
 
+_FOR_USUAL = ("00_pace.lua", "02_values.lua", "04_line.lua", "usual/prelude.lua")
+"""What usual cases get of what all rooms share. (Each name in the other parts would cost them time.)"""
+
 # Not compiled here: that would take time at the import.
 _COMMENT = r"--.*"
 _NO_CODE = r"(?m)^(?:--.*)?\n"
@@ -56,11 +59,7 @@ class Script:
         if not before and usual.is_file():
             text = usual.read_text()
             everywhere = scripts_of("apressure.connection")
-            preludes = [
-                everywhere / "00_pace.lua",
-                everywhere / "usual" / "prelude.lua",
-                folder / "usual" / "prelude.lua",
-            ]
+            preludes = [*(everywhere / part for part in _FOR_USUAL), folder / "usual" / "prelude.lua"]
             usually = "".join(prelude.read_text() for prelude in preludes if prelude.is_file())
             names, functions = used(usually, text)
             parts.append(f"local function usual()\n{names}{functions}{text}end\nanswer = usual()\n")

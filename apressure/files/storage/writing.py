@@ -111,9 +111,8 @@ class Writing(Place):
     def abandon(self, reservations: Sequence[Reservation]) -> None:
         """Delete the files of messages that will not be written. A file that cannot be deleted is swept later."""
         for reservation in reservations:
-            if reservation.fd != -1:
-                with contextlib.suppress(OSError):  # its data is not needed
-                    reservation.close()
+            with contextlib.suppress(OSError):  # its data is not needed
+                reservation.close()
             with contextlib.suppress(OSError):
                 self.remove(new_name(reservation.key), look=False)
             if reservation.reason is not None:

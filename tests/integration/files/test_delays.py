@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -132,17 +133,11 @@ async def test_a_delayed_put_waits_quietly_while_others_become_due(make: Make, m
     queue = make(bound=20)
     for number in range(20):
         await queue.put(b"%d" % number, delay=0.1 + 0.005 * number)
-    tries, reserve = 0, queue._putter._reserve
-
-    async def counted(*arguments: Any, **options: Any) -> Any:
-        nonlocal tries
-        tries += 1
-        return await reserve(*arguments, **options)
-
-    monkeypatch.setattr(queue._putter, "_reserve", counted)
+    tries = mock.AsyncMock(wraps=queue._putter._reserve)
+    monkeypatch.setattr(queue._putter, "_reserve", tries)
     with pytest.raises(QueueFullError):
         await queue.put(b"20", delay=60, timeout=0.4)
-    assert tries < 60
+    assert tries.await_count < 60
     assert len(ready(queue)) == 20
 
 

@@ -7,6 +7,7 @@ import contextlib
 import shutil
 from collections.abc import Coroutine
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -316,18 +317,11 @@ async def test_a_publisher_waits_quietly_behind_one_that_takes_long(
     (queue.path / f"{int(name) + 1}.new").touch()
     queue._store.own.add(names.key_of(str(int(name) + 1)))  # type: ignore[arg-type]
     await queue.statistics()
-    tries = 0
-    reserve = queue._putter._reserve
-
-    async def counted(*arguments: Any, **options: Any) -> Any:
-        nonlocal tries
-        tries += 1
-        return await reserve(*arguments, **options)
-
-    queue._putter._reserve = counted  # type: ignore[method-assign]
+    tries = mock.AsyncMock(wraps=queue._putter._reserve)
+    monkeypatch.setattr(queue._putter, "_reserve", tries)
     with pytest.raises(QueueFullError):
         await queue.put(b"b", timeout=0.3)
-    assert tries < 30
+    assert tries.await_count < 30
 
 
 async def test_time_that_runs_out_by_a_clock_that_jumps(make: Make, clock: Clock) -> None:

@@ -4,7 +4,6 @@
 -- case it writes nothing.
 -- KEYS, ARGV, Returns: those of pop.lua; nil for any other case
 if ARGV[2] == '1' then return nil end
-local call = redis.call
 local KEYED, LINES, RING = KEYS[23], KEYS[24], KEYS[25]
 local UNCLAIMED, CLAIMED, ITEMS, CLOSED, EXPIRY = KEYS[1], KEYS[2], KEYS[3], KEYS[6], KEYS[7]
 local ATTEMPTS, WATCH, ROOM, PUTTERS, SCAN = KEYS[8], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
@@ -25,16 +24,14 @@ if call('EXISTS', ATTEMPTS, DELAYED, LATER, EXPIRES) > 0 then
   if call('EXISTS', EXPIRES) == 1 then call('HLEN', KEYS[22]) end
 end
 if not bound_for(ARGV[1], ARGV[8]) then return nil end
-local time = call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-if behind and (not string.find(watch[2] or '', '^%d+$') or #watch[2] > 13 or tonumber(watch[2]) <= now) then return nil end
+if behind and (natural(watch[2]) or 0) <= now() then return nil end
 local claims = call('LLEN', CLAIMED)
 if claims == 0 then
   if call('EXISTS', EXPIRY, SCAN) > 0 then return nil end
 else
   local left = call('PTTL', SCAN)
   if left <= 9500 and (left <= 0 or call('ZCARD', EXPIRY) ~= claims) then return nil end
-  if call('ZRANGEBYSCORE', EXPIRY, '-inf', now, 'LIMIT', 0, 1)[1] then return nil end
+  if call('ZRANGEBYSCORE', EXPIRY, '-inf', now(), 'LIMIT', 0, 1)[1] then return nil end
 end
 -- The other keys must be of their types.
 call('LLEN', KEYS[9])
@@ -53,7 +50,7 @@ if ARGV[4] == '0' then
 end
 call('SET', lock, ARGV[5], 'PX', ARGV[4])
 call('LPUSH', CLAIMED, id)
-call('ZADD', EXPIRY, now + ARGV[4] + 0.0003, id)
+call('ZADD', EXPIRY, now() + ARGV[4] + 0.0003, id)
 call('PEXPIRE', EXPIRY, 3600000)
 call('SET', OP, ARGV[1] .. ':' .. #id .. ':' .. id, 'PX', 300000)
 return {'events', {id}, {contents}, {1}, 0}

@@ -2,7 +2,7 @@
 
 -- How many events are delayed; nil if more is known of an event than its contents, or one is due: that is no usual case.
 local function delayed_beside(id)
-  local call, delayed = redis.call, KEYS[19]
+  local delayed = KEYS[19]
   for _, known in pairs({KEYS[8], KEYS[20], KEYS[21]}) do
     if redis.pcall('HEXISTS', known, id) ~= 0 then return nil end  -- of a wrong type: the step may not look at it
   end
@@ -12,7 +12,7 @@ end
 -- The queue's bound, 0 for none; nil if it is damaged, or missing where it must be there, or if this client has made
 -- this step or a later one: that is no usual case.
 local function bound_for(number, must)
-  local last, bound = redis.call('GET', KEYS[26]), redis.call('GET', KEYS[5])
+  local last, bound = call('GET', KEYS[26]), call('GET', KEYS[5])
   if repeated(last, number) then return nil end
   if not bound then return must ~= '1' and 0 or nil end
   return #bound <= 13 and string.find(bound, '^%d+$') and tonumber(bound) or nil

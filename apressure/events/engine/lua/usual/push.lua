@@ -3,7 +3,6 @@
 -- nothing.
 -- KEYS, ARGV, Returns: those of push.lua; nil for any other case
 if #ARGV ~= 7 or ARGV[2] == '1' or ARGV[4] ~= '0' then return nil end
-local call = redis.call
 local KEYED, LINES, RING = KEYS[23], KEYS[24], KEYS[25]
 local UNCLAIMED, ITEMS, CLOSED, ATTEMPTS, OP = KEYS[1], KEYS[3], KEYS[6], KEYS[8], KEYS[26]
 local ROOM, PUTTERS, DELAYED, LATER, EXPIRES, id = KEYS[12], KEYS[13], KEYS[19], KEYS[20], KEYS[21], ARGV[6]

@@ -3,7 +3,6 @@
 -- that has expired, and no claims to look for. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of settle.lua; nil for any other case
 if #ARGV ~= 6 or ARGV[2] == '1' or ARGV[3] ~= 'ack' then return nil end
-local call = redis.call
 local KEYED, LINES, RING = KEYS[23], KEYS[24], KEYS[25]
 local UNCLAIMED, CLAIMED, ITEMS, CLOSED, EXPIRY = KEYS[1], KEYS[2], KEYS[3], KEYS[6], KEYS[7]
 local ATTEMPTS, ROOM, PUTTERS, SCAN, OP, id = KEYS[8], KEYS[12], KEYS[13], KEYS[14], KEYS[26], ARGV[5]
@@ -21,9 +20,7 @@ local claims, indexed = call('LLEN', CLAIMED), call('ZCARD', EXPIRY)
 if claims > 1 then
   local left = call('PTTL', SCAN)
   if left <= 9500 and (left <= 0 or indexed ~= claims or not call('ZMSCORE', EXPIRY, id)[1]) then return nil end
-  local time = call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  if call('ZRANGEBYSCORE', EXPIRY, '-inf', now, 'LIMIT', 0, 1)[1] then return nil end
+  if call('ZRANGEBYSCORE', EXPIRY, '-inf', now(), 'LIMIT', 0, 1)[1] then return nil end
 end
 -- The other keys must be of their types.
 call('LLEN', UNCLAIMED)

@@ -2,19 +2,15 @@
 -- the message, nothing that is due or was delayed, a free role that this client had before, no other client that waits,
 -- and a message in a queue that is not over its bound. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of get.lua; nil for any other case
-local call = redis.call
 if ARGV[2] .. ARGV[3] .. ARGV[4] ~= '01' then return nil end
-local LIST, BOUND, HOLDER, FREE, NOT_FULL = KEYS[1], KEYS[2], KEYS[4], KEYS[6], KEYS[11]
+local BOUND, HOLDER, FREE, NOT_FULL = KEYS[2], KEYS[4], KEYS[6], KEYS[11]
 local COUNT, BYTES, PRODUCER_LEASE, CONSUMER_LEASE = KEYS[9], KEYS[10], KEYS[13], KEYS[14]
 local PRODUCER_CLAIM, CONSUMER_CLAIM, INFLIGHT, APART = KEYS[15], KEYS[16], KEYS[19], KEYS[20]
-local CONTROL, DELAYED, POPPED, ROOM, WATCH = KEYS[22], KEYS[23], KEYS[24], KEYS[26], KEYS[29]
+local CONTROL, DELAYED, POPPED = KEYS[22], KEYS[23], KEYS[24]
 
 local texts = call('MGET', BOUND, COUNT, BYTES, HOLDER)
 local bound = texts[1]
-if not (bound and texts[2] and texts[3]) or math.max(#bound, #texts[2], #texts[3]) > 18 then return nil end
-local numbers = ' ' .. bound .. ' ' .. texts[2] .. ' ' .. texts[3]
-if not string.find(numbers, '^ %d+ %d+ %d+$') or string.find(numbers, ' 0%d') then return nil end
-if texts[4] ~= ARGV[1] then return nil end
+if not are_plain(bound, texts[2], texts[3]) or texts[4] ~= ARGV[1] then return nil end
 local unusual = call('EXISTS', PRODUCER_LEASE, CONSUMER_LEASE, PRODUCER_CLAIM, CONSUMER_CLAIM, INFLIGHT, APART, CONTROL,
                      DELAYED, POPPED)
 local pace
@@ -23,10 +19,7 @@ if unusual > 0 then
   if pace == false then return nil end
   if pace then unusual = unusual - 1 end
 end
-if unusual > 0 then
-  if unusual > 1 or call('EXISTS', DELAYED) == 0 or not not_due(DELAYED, 1000) then return nil end
-  if bound ~= '0' and redis.pcall('LLEN', ROOM) ~= 1 then return nil end  -- somebody may wait for it
-end
+if unusual > 0 and not only_delayed(unusual, bound) then return nil end
 local watch = redis.pcall('HMGET', WATCH, 'id', 'others')
 if watch.err or watch[2] or (watch[1] and watch[1] ~= ARGV[5]) then return nil end
 if call('LLEN', FREE) == 0 or call('LLEN', NOT_FULL) ~= 1 then return nil end

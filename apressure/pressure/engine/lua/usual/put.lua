@@ -1,27 +1,24 @@
 -- The usual case of put.lua, with as few commands as possible: no claim or leftover, no lease but a live consumer's,
 -- nothing due, a free role, and more than enough room. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of put.lua; nil for any other case
-local call, messages = redis.call, #ARGV - 6
+local messages = #ARGV - 6
 if ARGV[3] .. ARGV[4] .. ARGV[5] ~= '00' or messages > 1000 then return nil end
-local LIST, BOUND, HOLDER, FREE, NOT_FULL, OP = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[11], KEYS[27]
+local BOUND, HOLDER, FREE, NOT_FULL, OP = KEYS[2], KEYS[3], KEYS[5], KEYS[11], KEYS[27]
 local COUNT, BYTES, CLOSED, PRODUCER_LEASE, CONSUMER_LEASE = KEYS[7], KEYS[8], KEYS[12], KEYS[13], KEYS[14]
 local PRODUCER_CLAIM, CONSUMER_CLAIM, INFLIGHT, APART, DELAYED = KEYS[15], KEYS[16], KEYS[19], KEYS[20], KEYS[23]
-local ROOM = KEYS[26]
 local later = 0
 
 local texts = call('MGET', BOUND, COUNT, BYTES, OP, HOLDER)
 local bound, last = texts[1], texts[4]
-if not (bound and texts[2] and texts[3]) or math.max(#bound, #texts[2], #texts[3]) > 18 then return nil end
-local numbers = ' ' .. bound .. ' ' .. texts[2] .. ' ' .. texts[3]
-if not string.find(numbers, '^ %d+ %d+ %d+$') or string.find(numbers, ' 0%d') then return nil end
+if not are_plain(bound, texts[2], texts[3]) then return nil end
 if last and tonumber(string.match(last, '^%d+') or ARGV[2]) >= tonumber(ARGV[2]) then return nil end
 local unusual = call('EXISTS', CLOSED, PRODUCER_LEASE, CONSUMER_LEASE, PRODUCER_CLAIM, CONSUMER_CLAIM, INFLIGHT, APART,
                      DELAYED)
 if unusual > 0 then
   local there = call('EXISTS', CLOSED, PRODUCER_LEASE, PRODUCER_CLAIM, CONSUMER_CLAIM, DELAYED)
   if there > 0 then
-    later = there == 1 and call('EXISTS', DELAYED) == 1 and not_due(DELAYED, 1000)
-    if not later or (bound ~= '0' and redis.pcall('LLEN', ROOM) ~= 1) then return nil end  -- somebody may wait for it
+    later = only_delayed(there, bound)
+    if not later then return nil end
   end
   if unusual > there then
     local lease = call('HMGET', CONSUMER_LEASE, 'deadline', 'duration')

@@ -3,11 +3,10 @@
 -- flight, or none. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of receive.lua; nil for any other case
 if ARGV[3] == '1' or ARGV[8] == '1' or #ARGV > 13 then return nil end
-local call = redis.call
-local LIST, BOUND, NOT_FULL, INFLIGHT = KEYS[1], KEYS[2], KEYS[11], KEYS[19]
+local BOUND, NOT_FULL, INFLIGHT = KEYS[2], KEYS[11], KEYS[19]
 local COUNT, BYTES, CLOSED, PRODUCER_LEASE, CONSUMER_LEASE = KEYS[9], KEYS[10], KEYS[12], KEYS[13], KEYS[14]
 local PRODUCER_CLAIM, CONSUMER_CLAIM, APART, REDELIVERED = KEYS[15], KEYS[16], KEYS[20], KEYS[21]
-local CONTROL, DELAYED, ROOM = KEYS[22], KEYS[23], KEYS[26]
+local CONTROL, DELAYED = KEYS[22], KEYS[23]
 
 local length = call('LLEN', LIST)
 local most = math.min(length, tonumber(ARGV[5]))
@@ -24,15 +23,10 @@ if behind then
 end
 local texts = call('MGET', BOUND, COUNT, BYTES)
 local bound = texts[1]
-if not (bound and texts[2] and texts[3]) or math.max(#bound, #texts[2], #texts[3]) > 18 then return nil end
-local numbers = ' ' .. bound .. ' ' .. texts[2] .. ' ' .. texts[3]
-if not string.find(numbers, '^ %d+ %d+ %d+$') or string.find(numbers, ' 0%d') then return nil end
+if not are_plain(bound, texts[2], texts[3]) then return nil end
 local unusual = call('EXISTS', CLOSED, PRODUCER_LEASE, PRODUCER_CLAIM, CONSUMER_CLAIM, APART, REDELIVERED, CONTROL,
                      DELAYED)
-if unusual > 0 then
-  if unusual > 1 or call('EXISTS', DELAYED) == 0 or not not_due(DELAYED, 1000) then return nil end
-  if bound ~= '0' and redis.pcall('LLEN', ROOM) ~= 1 then return nil end  -- somebody may wait for it
-end
+if unusual > 0 and not only_delayed(unusual, bound) then return nil end
 local permits, flying, number, acked = call('LLEN', NOT_FULL), call('LLEN', INFLIGHT), tonumber(ARGV[7]), 0
 if permits > 1 then return nil end
 if ARGV[11] then

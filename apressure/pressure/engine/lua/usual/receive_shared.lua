@@ -3,25 +3,18 @@
 -- nothing. (What it says that it acknowledges or has in hand is not its own any more. Of large messages, the step may
 -- take some more.)
 -- KEYS, ARGV, Returns: those of receive_shared.lua; nil for any other case
-local call = redis.call
-local LIST, NOT_FULL, HOLDER, CONSUMER_LEASE, APART = KEYS[1], KEYS[11], KEYS[4], KEYS[14], KEYS[20]
-local DELAYED, SOONER, TURNS, WATCH = KEYS[23], KEYS[25], KEYS[28], KEYS[29]
+local NOT_FULL, HOLDER, CONSUMER_LEASE, APART = KEYS[11], KEYS[4], KEYS[14], KEYS[20]
+local DELAYED, SOONER = KEYS[23], KEYS[25]
 local token, sequence, place, behind = ARGV[2], tonumber(ARGV[5]), ARGV[8], ARGV[6] == '2'
 
 local me = live_member(token, not behind and ARGV[4] or nil)
 if not me or me[7] ~= '' or sequence <= tonumber(me[4]) then return nil end
-if behind and (sequence ~= me[4] + 1 or tonumber(me[1]) <= me.now) then return nil end
+if behind and (sequence ~= me[4] + 1 or tonumber(me[1]) <= now()) then return nil end
 local bound = calm_bound()
 if not bound then return nil end
 local length, permits = call('LLEN', LIST), call('LLEN', NOT_FULL)
 if permits > 1 or (length == 0 and permits == 0) then return nil end
-local watch = redis.pcall('HMGET', WATCH, 'id', 'until', 'others')
-if watch.err then return nil end
-for i = 2, 3 do
-  if watch[i] and not are_natural(watch[i]) then return nil end
-end
-local watched, others = (watch[2] or 0) - me.now, (watch[3] or 0) - me.now
-local first, sooner = math.max(me.next, ARGV[9]), math.max(1, me.earliest - me.now)
+local first, sooner = math.max(me.next, ARGV[9]), math.max(1, me.earliest - now())
 me[4] = sequence
 local n = #me.lease
 me.lease[n + 1], me.lease[n + 2] = 'next', first
@@ -32,14 +25,8 @@ if length == 0 then
   call('HDEL', CONSUMER_LEASE, '')  -- the first write must be one that a server which is out of memory does not refuse
   write_lease(token, me)
   if place == '' then return {'empty', sooner} end
-  local taken = watch[1] and watch[1] ~= place and watched > 0 and watched <= WATCH_MS
-  if taken then
-    call('HSET', WATCH, 'others', me.now + WATCH_MS)
-  else
-    call('HSET', WATCH, 'id', place, 'until', me.now + WATCH_MS)
-  end
-  call('PEXPIRE', WATCH, 2 * WATCH_MS)
-  if taken then return {'turn', math.min(sooner, watched)} end
+  local left = watched_by_another(place)
+  if left then return {'turn', math.min(sooner, left)} end
   call('DEL', SOONER)
   return {'watch', sooner, -1}
 end
@@ -66,20 +53,5 @@ if bound == '0' or length < tonumber(bound) then
 elseif permits > 0 then
   call('DEL', NOT_FULL)
 end
--- Another client watches now, if one waits: see `pass_on`.
-local mine, waiting = watch[1] == place, others > 0 and others <= WATCH_MS
-if mine and waiting then
-  call('HDEL', WATCH, 'id')
-elseif mine then
-  call('DEL', WATCH)
-end
-if waiting and (mine or not watch[1] or watched <= 0 or length > 0) then
-  local tokens = redis.pcall('LLEN', TURNS)
-  if type(tokens) ~= 'number' then
-    call('DEL', TURNS)  -- another program wrote there
-    tokens = 0
-  end
-  if tokens == 0 then call('LPUSH', TURNS, 1) end
-  call('PEXPIRE', TURNS, 2 * WATCH_MS)
-end
+pass_on(place)
 return {'ok', {messages}, {}, 0, first}

@@ -3,17 +3,15 @@
 -- case it writes nothing.
 -- KEYS, ARGV, Returns: those of settle_shared.lua; nil for any other case
 if ARGV[3] == '1' or ARGV[5] == '1' or #ARGV ~= 11 or ARGV[8] ~= '3' or #KEYS > 29 then return nil end
-local call = redis.call
-local LIST, COUNT, BYTES, NOT_FULL, APART, OP = KEYS[1], KEYS[9], KEYS[10], KEYS[11], KEYS[20], KEYS[27]
+local COUNT, BYTES, NOT_FULL, APART, OP = KEYS[9], KEYS[10], KEYS[11], KEYS[20], KEYS[27]
 local first, last = tonumber(ARGV[9]), tonumber(ARGV[10])
 if last - first > 99 then return nil end
 
 local me = live_member(ARGV[1], ARGV[2])
 if not me then return nil end
 local from, to = string.match(me[7], '^(%d+)%-(%d+)$')
-if not are_natural(from, to) then return nil end
-from, to = tonumber(from), tonumber(to)
-if first < from or last > to or last >= me.next then return nil end
+from, to = natural(from), natural(to)
+if not (from and to) or first < from or last > to or last >= me.next then return nil end
 local bound = calm_bound()
 if not bound or call('HSTRLEN', APART, last) == 0 then return nil end
 local room = bound == '0' or call('LLEN', LIST) < tonumber(bound)

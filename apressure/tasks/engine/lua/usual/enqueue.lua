@@ -2,7 +2,6 @@
 -- room, no task with a key, and no scheduled task that is due. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of enqueue.lua; nil for any other case
 if #ARGV ~= 6 or ARGV[2] == '1' or ARGV[6] ~= '' then return nil end
-local call = redis.call
 local PENDING, SCHEDULED, OP, id = KEYS[2], KEYS[3], KEYS[14], ARGV[4]
 local values = call('MGET', OP, KEYS[11], KEYS[12])
 local bound = values[2]

@@ -4,7 +4,6 @@
 -- KEYS, ARGV, Returns: those of reserve.lua; nil for any other case
 local most, limit = tonumber(ARGV[3]), tonumber(ARGV[7])
 if ARGV[2] == '1' or most < 1 or most > 100 then return nil end
-local call = redis.call
 local PENDING, SCHEDULED, LEASES, BOUND, OP, TASK = KEYS[2], KEYS[3], KEYS[9], KEYS[11], KEYS[14], KEYS[15]
 local RESERVED = KEYS[16] .. ARGV[6]
 
@@ -18,14 +17,14 @@ if call('EXISTS', SCHEDULED, KEYS[12], KEYS[13], KEYS[21], KEYS[22], KEYS[23]) >
   if call('EXISTS', KEYS[12], KEYS[13], KEYS[21], KEYS[22], KEYS[23]) > 0 or not not_due(SCHEDULED, 1) then return nil end
 end
 local time = call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-if call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, 1)[1] then return nil end
+local moment = time[1] * 1000 + math.floor(time[2] / 1000)
+if call('ZRANGEBYSCORE', LEASES, '-inf', moment, 'LIMIT', 0, 1)[1] then return nil end
 call('LLEN', RESERVED)  -- it must be of its type
 
 -- What the step replaces; and what it removes, or has to look at.
 local REPLACED = {node = true, updated = true, token = true, returned = true}
 local UNUSUAL = ' pid process_started progress progress_message result reclaimed_node max_attempts on_orphan watched expires '
-local ends, bytes, seen, found, reserved, leases = now + ARGV[4], 0, {}, {}, {}, {}
+local ends, bytes, seen, found, reserved, leases = moment + ARGV[4], 0, {}, {}, {}, {}
 for i = #ids, 1, -1 do
   local id = ids[i]
   local fields = redis.pcall('HGETALL', TASK .. id)

@@ -4,7 +4,6 @@
 -- KEYS, ARGV, Returns: those of settle.lua; nil for any other case
 local how, id, token, node, value = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 if ARGV[1] == '1' or token == '' or #ARGV ~= 8 + 2 * (tonumber(ARGV[8]) or 0) then return nil end
-local call = redis.call
 local STARTED, LEASES, task = KEYS[4], KEYS[9], KEYS[15] .. id
 
 if how == 'start' then
