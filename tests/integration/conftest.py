@@ -145,7 +145,8 @@ async def outlived(db: redis.Redis, role: str, name: str = "jobs") -> None:
 
 def refusals(db: redis.Redis, code: str) -> int:
     """How often the server has answered with an error of this code."""
-    return int(db.info("errorstats").get(f"errorstat_{code}", {"count": 0})["count"])
+    told = str(db.info("errorstats").get(f"errorstat_{code}", "count=0"))  # redis-py 5.0 does not understand it
+    return int("".join(filter(str.isdigit, told)))
 
 
 def everything(db: redis.Redis) -> dict[bytes, Any]:

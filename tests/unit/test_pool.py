@@ -173,6 +173,8 @@ async def test_services_that_fail_together_are_all_seen(caplog: pytest.LogCaptur
     async def failing(number: int) -> None:
         raise RuntimeError(f"gone {number}")
 
+    gc.collect()
+    caplog.clear()  # of what other tests left
     with pytest.raises(RuntimeError, match="gone 1"):
         await all_of([failing(1), failing(2)], int)
     gc.collect()

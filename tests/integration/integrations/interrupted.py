@@ -1,6 +1,7 @@
 """A script that waits in one operation of `apressure.sync` until Ctrl-C; then it tells what it sees, and goes on."""
 
 import sys
+import time
 
 from apressure import AsyncQueue
 from apressure.sync import Queue
@@ -18,8 +19,9 @@ with Queue(AsyncQueue("jobs", url=url, codec="text")) as queue:
             with queue.consumer() as items:
                 for item in items:
                     print(item, flush=True)
-                    while item == "stop here":  # until Ctrl-C interrupts the body
-                        pass
+                    if item == "stop here":
+                        # Until Ctrl-C. (An error in `while ...: pass` can miss its `except`, from Python 3.12 on.)
+                        time.sleep(60)
     except KeyboardInterrupt:
         print("interrupted", queue.qsize(), flush=True)
         sys.stdin.readline()

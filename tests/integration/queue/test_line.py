@@ -82,7 +82,7 @@ async def waiting(url: str, db: redis.Redis, take: Take, count: int) -> AsyncIte
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.mark.usefixtures("long_slices")
