@@ -15,7 +15,7 @@ from apressure.core.prefetch import Chunk
 from apressure.core.waiting import Wait
 from apressure.testing.memory.delivery import MemoryDelivery
 from apressure.testing.memory.driver import MemoryDriver
-from apressure.testing.memory.stored import Change, Extended, Status, Want
+from apressure.testing.memory.messages import Change, Extended, Status, Want
 
 T = TypeVar("T")
 

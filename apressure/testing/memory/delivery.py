@@ -9,7 +9,7 @@ from apressure.core import requests
 from apressure.core.delivery import BatchedDelivery, Hand
 from apressure.core.due import Due
 from apressure.testing.memory.driver import MemoryDriver
-from apressure.testing.memory.stored import MAX_MESSAGE_SIZE, Change, Taken
+from apressure.testing.memory.messages import MAX_MESSAGE_SIZE, Change, Taken
 
 T = TypeVar("T")
 

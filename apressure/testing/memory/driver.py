@@ -21,8 +21,9 @@ from apressure.core.requests import Asker
 from apressure.core.settling import Settler
 from apressure.core.waiting import Parked, Wait, Waits
 from apressure.exceptions import PressureError
+from apressure.testing.memory.messages import Change, Extended, Popped, Taken, Want
 from apressure.testing.memory.server import MemoryServer, Step
-from apressure.testing.memory.stored import MOST, Change, Extended, Popped, StoredQueue, Taken, Want, wake
+from apressure.testing.memory.stored import MOST, StoredQueue, wake
 
 
 class MemoryWaits(Waits):

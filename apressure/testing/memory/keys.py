@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
 
-from apressure.core.due import MOST_KEY
-
-if TYPE_CHECKING:
-    from apressure.core.limits import KeyLimit
-    from apressure.testing.memory.stored import Message
+from apressure.core.limits import KeyLimit
+from apressure.testing.memory.messages import Message
 
 
 class StoredKeys:
@@ -48,28 +43,3 @@ class StoredKeys:
         """It is this message's turn; the next one of its key is behind all that wait now."""
         message.admitted = True
         self._turns[message.key_at(limit.pointer)] = number
-
-
-def key_in(data: bytes, pointer: str | None) -> bytes:
-    """Return the key at a JSON pointer in a message; nothing where there is none."""
-    if pointer is None:
-        return b""
-    try:
-        value: Any = json.loads(data)
-        for step in pointer.split("/")[1:]:
-            value = _element(value, step.replace("~1", "/").replace("~0", "~"))
-    except (ValueError, LookupError):
-        return b""
-    if isinstance(value, bool):
-        return b"true" if value else b"false"
-    if isinstance(value, int | float):
-        return (f"{value:.0f}" if value % 1 == 0 and abs(value) < 1e21 else f"{value:.14g}").encode()
-    return value.encode(errors="surrogateescape")[:MOST_KEY] if isinstance(value, str) else b""
-
-
-def _element(value: Any, step: str) -> Any:
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return value[int(step)]
-    if isinstance(value, dict):
-        return value[step]
-    raise LookupError(step)

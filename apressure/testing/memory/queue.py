@@ -36,9 +36,10 @@ from apressure.items import Items, Progress
 from apressure.testing.memory.consumer import MemoryConsumer
 from apressure.testing.memory.delivery import MemoryDelivery
 from apressure.testing.memory.driver import MemoryDriver, MemorySettler, PutLane
+from apressure.testing.memory.messages import MAX_MESSAGE_SIZE, Message, New, Status, Taken, Want
 from apressure.testing.memory.registry import MemoryRegistry
 from apressure.testing.memory.server import MemoryServer
-from apressure.testing.memory.stored import MAX_MESSAGE_SIZE, MOST, Message, New, Status, Taken, Want
+from apressure.testing.memory.stored import MOST
 
 T = TypeVar("T")
 A = TypeVar("A")
