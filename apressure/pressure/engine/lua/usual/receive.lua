@@ -39,15 +39,20 @@ end
 if length == 0 then
   local stays = fresh or lease[3] == '1' or flying > acked
   if permits == 0 or not stays then return nil end
-  call('DEL', SOONER)  -- the first write must be one that a server which is out of memory does not refuse
 end
 
-if fresh and length > 0 then call('DEL', FREE) end
+-- The first write must be one that a server which is out of memory does not refuse.
+if length == 0 then
+  call('DEL', SOONER)
+elseif fresh then
+  call('HDEL', CONSUMER_LEASE, '')
+end
 if fresh then call('SET', HOLDER, ARGV[1]) end
 if fresh and length > 0 then
-  -- At once, as in the step: if the user lacks a right for what follows, the lease stays, and expires.
+  -- First of all: if the user lacks a right for what follows, the lease expires, and the role is free again.
   call('HSET', CONSUMER_LEASE, 'token', ARGV[2], 'uid', ARGV[1], 'since', now(), 'deadline', now() + ARGV[6],
        'duration', ARGV[6], 'next', number + most, 'step', ARGV[9])
+  call('DEL', FREE)
 end
 local messages, bytes = {}, 0
 while #messages < most and bytes < 1048576 do
