@@ -86,6 +86,10 @@ class NoWorkerError(PressureError):
     """No worker has that id."""
 
 
+class HookError(PressureError):
+    """A function of the user's worker, for startup or shutdown, has raised an error."""
+
+
 def code_of(error: BaseException) -> Exit:
     """Return the exit code for an error that ended a command."""
     for code, kinds in _CODES:

@@ -189,10 +189,12 @@ class _Printer(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if getattr(record, "event", None) in self._untold:
             return
-        complain(f"apressure: {record.getMessage()}")
+        lines = record.getMessage().splitlines()
         if record.exc_info:
-            for line in logging.Formatter().formatException(record.exc_info).splitlines():
-                complain(line)
+            lines += logging.Formatter().formatException(record.exc_info).splitlines()
+        complain(f"apressure: {lines[0] if lines else ''}")
+        for line in lines[1:]:  # of a traceback, or where the event loop is blocked
+            complain(line)
 
 
 @contextlib.contextmanager

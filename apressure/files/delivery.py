@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -121,6 +122,18 @@ class FileDelivery(LeasedDelivery[T]):
         return None
 
     async def _make(self, change: bool | Due | None) -> bool:
+        try:
+            done = await self._carry_out(change)
+        except asyncio.CancelledError:
+            if change is not False:
+                self._reopen()  # it keeps its name, and the end of the block gives it back
+            raise
+        if self._receiver.store.index.delayed:
+            with self._receiver.operation():
+                await self._receiver.promote()
+        return done
+
+    async def _carry_out(self, change: bool | Due | None) -> bool:
         if change is False:
             return await self._rename(None)
         if change is None:
@@ -140,10 +153,7 @@ class FileDelivery(LeasedDelivery[T]):
                 before = self._filename
                 done = await (receiver.remove(before) if after is None else receiver.rename(before, after, delayed))
                 if done or before == self._filename:  # otherwise it was being extended
-                    break
-            if receiver.store.index.delayed:
-                await receiver.promote()
-            return done
+                    return done
 
     async def _keep_error(self) -> None:
         error, self.failure = self.failure, b""

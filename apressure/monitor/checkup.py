@@ -19,7 +19,7 @@ from apressure.core.workers import KEY_SCHEMA
 from apressure.exceptions import ServerError
 from apressure.pressure.doctor import recovery
 from apressure.queue_addresses import QueueAddress
-from apressure.telemetry.states import consumers_of, duration, late_schedules, producers_text
+from apressure.telemetry.states import consumers_of, duration, late_schedules, producers_text, takes_occasions
 
 _OVERDUE: Final = 1.0
 """Seconds by which a delayed item may be late before a note says so."""
@@ -122,8 +122,10 @@ async def _overdue(queue: Any) -> Iterable[recovery.Finding]:
 async def _late_schedules(address: QueueAddress, queue: Any) -> Iterable[recovery.Finding]:
     """Return a note on each schedule that is late by more than a minute: nothing drives it."""
     try:
-        schedules = await queue.schedules()
+        statistics, schedules = await queue.statistics(), await queue.schedules()
     except UNAVAILABLE:
+        return ()
+    if not takes_occasions(statistics):
         return ()
     how = f"Serve the queue, or run `apressure schedules run-forever {shlex.quote(str(address))}`."
     now = time.time()

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from apressure.core.registration import Calls
 from apressure.protocols import Call, ObservesCalls
+from apressure.service import handlers
 
 
 class NotAwaitableError(Exception):
@@ -234,10 +235,7 @@ def _call(handler: Callable[[Any], Any], argument: Any, reply: bool) -> object:
         returned = handler(argument)
     except StopIteration as error:  # a future cannot hold this one
         raise RuntimeError("the handler raised StopIteration") from error
-    if inspect.isawaitable(returned):
-        if inspect.iscoroutine(returned):
-            returned.close()  # otherwise Python warns that it was never awaited
-        raise TypeError(f"with executor=, the handler must be a synchronous function: it returned {returned!r}")
+    handlers.refuse_unfinished(handler, returned)
     return returned if reply else None
 
 

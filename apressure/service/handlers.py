@@ -36,11 +36,33 @@ def check_blocking(handler: Any) -> None:
     function = handler
     while isinstance(function, functools.partial):
         function = function.func
-    if any(inspect.iscoroutinefunction(each) for each in (function, getattr(function, "__call__", None))):  # noqa: B004
+    both = function, getattr(function, "__call__", None)  # noqa: B004
+    if any(inspect.iscoroutinefunction(each) for each in both):
         raise TypeError(
             "with executor=, the handler must be a synchronous function: write `def` instead of `async def`"
         )
+    if any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in both):
+        raise generates(handler)
     _check_parameters(handler, "handler")
+
+
+def generates(handler: Any) -> TypeError:
+    """Return the error for a plain handler that is a generator, or returns one: nothing of it would run."""
+    return TypeError(
+        f"the handler {name_of(handler)} is a generator, whose code would not run: return, or await, instead of `yield`"
+    )
+
+
+def refuse_unfinished(handler: Any, returned: object) -> None:
+    """Raise TypeError if a plain handler returned what has yet to run: an awaitable, or a generator."""
+    if inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+        raise generates(handler)
+    if inspect.isawaitable(returned):
+        if inspect.iscoroutine(returned):
+            returned.close()  # or Python warns that nobody has awaited it
+        raise TypeError(
+            f"the handler {name_of(handler)} returned an awaitable: declare it `async def` (without executor=)"
+        )
 
 
 def _check_parameters(handler: Any, role: str) -> None:

@@ -21,25 +21,10 @@ def asynchronous(handler: Any) -> bool:
 
 
 @contextlib.contextmanager
-def in_threads(handler: Callable[[Any], object], threads: int) -> Iterator[tuple[Callable[[Any], object], Executor]]:
-    """Return a plain function as a handler for `serve`, and where it runs: in so many threads."""
+def in_threads(handler: Callable[[Any], object], threads: int) -> Iterator[Executor]:
+    """Return where a plain function runs as a handler: in so many threads."""
     pool = ThreadPoolExecutor(threads, f"apressure-{handlers.name_of(handler)}")
     try:
-        yield _plain(handler), pool
+        yield pool
     finally:
         pool.shutdown(wait=False)  # a block would wait for functions that a second signal has left behind
-
-
-def _plain(handler: Callable[[Any], object]) -> Callable[[Any], object]:
-    """Return a handler for threads that refuses to drop a coroutine: nobody would await it."""
-
-    @functools.wraps(handler)
-    def handle(item: Any) -> object:
-        result = handler(item)
-        if inspect.isawaitable(result):
-            if inspect.iscoroutine(result):
-                result.close()  # or Python warns that nobody has awaited it
-            raise TypeError(f"the handler {handlers.name_of(handler)} returned an awaitable: declare it `async def`")
-        return result
-
-    return handle

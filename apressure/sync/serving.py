@@ -84,5 +84,5 @@ def serve(handler: Callable[[Any], object], queue: Any, *, concurrency: int = 1,
         pass
     else:
         raise RuntimeError("an event loop runs in this thread, as in a notebook: await apressure.serve there")
-    with in_threads(handler, concurrency) as (handle, executor):
-        return asyncio.run(serve_with_asyncio(handle, queue, concurrency=concurrency, executor=executor, **options))
+    with in_threads(handler, concurrency) as executor:
+        return asyncio.run(serve_with_asyncio(handler, queue, concurrency=concurrency, executor=executor, **options))

@@ -126,7 +126,8 @@ HELD_SINCE: Final = Family(
 
 _SCHEDULE: Final = (*_QUEUE, "schedule")
 SCHEDULE_NEXT: Final = Family(
-    "schedule_next_timestamp_seconds", "When the next occasion is, since 1970. Absent while it is paused.", unit="s",
+    "schedule_next_timestamp_seconds",
+    "When the next occasion is, since 1970. Absent while it is paused, or its queue closed.", unit="s",
     labels=_SCHEDULE,
 )  # fmt: skip
 SCHEDULE_LAST: Final = Family(

@@ -95,7 +95,7 @@ def _of_queue(key: tuple[str, str], sample: Sample) -> Iterator[Reading]:
         yield Reading(SCHEDULE_PUTS, labels, float(schedule.count))
         if schedule.last is not None:
             yield Reading(SCHEDULE_LAST, labels, schedule.last)
-        if schedule.next is not None and not schedule.paused:
+        if schedule.next is not None and not schedule.paused and not getattr(statistics, "closed", False):
             yield Reading(SCHEDULE_NEXT, labels, schedule.next)
 
 

@@ -100,7 +100,8 @@ def _states(now: float, statistics: Any, schedules: Any, often_full: bool) -> It
         yield State("unconsumed", Severity.WARNING, "no consumer")
     if letters := statistics.length if of_dead_letters else getattr(statistics, "dead_letters", 0):
         yield State("dead_letters", Severity.WARNING, f"{letters:,} dead letter{'s' * (letters != 1)}")
-    if (schedule := next(late_schedules(now, schedules), None)) is not None:
+    schedule = next(late_schedules(now, schedules), None) if takes_occasions(statistics) else None
+    if schedule is not None:
         late = duration(now - schedule.next)
         yield State("late_schedule", Severity.WARNING, f"the schedule {schedule.name!r} is late by {late}")
     if closed:
@@ -129,6 +130,11 @@ def producers_text(producers: Sequence[WaitingProducer]) -> str:
     if len(producers) == 1:
         return f"1 producer waits, for {waited}"
     return f"{len(producers):,} producers wait, the first for {waited}"
+
+
+def takes_occasions(statistics: Any) -> bool:
+    """Return whether a queue takes what is scheduled: a closed one does not, and a full one not yet."""
+    return not getattr(statistics, "closed", False) and getattr(statistics, "room", None) != 0
 
 
 def late_schedules(now: float, schedules: Iterable[Any]) -> Iterator[Any]:

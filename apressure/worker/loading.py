@@ -18,8 +18,11 @@ def load(target: str) -> Any:
         Exception: The module raised it while it was imported.
     """
     module, separator, name = target.partition(":")
-    if not (module and separator and name):
-        raise TargetError(f"{target!r} names no handler. Write MODULE:FUNCTION, or MODULE:WORKER for a Worker")
+    if not (module and separator and name) or module.startswith("."):
+        raise TargetError(
+            f"{target!r} names no handler. Write MODULE:FUNCTION, or MODULE:WORKER for a Worker; MODULE as "
+            "in an import, not as a path"
+        )
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:

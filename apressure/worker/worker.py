@@ -53,6 +53,9 @@ class WorkerOptions(HandlerOptions, total=False):
     executor: Executor | None
 
 
+HOOK_FAILED: Final = "raised by a function for startup or shutdown:"
+"""How the note begins that an error of such a function has."""
+
 _OF_THE_QUEUE: Final = ("codec", "max_attempts", "prefix")
 
 
@@ -173,6 +176,9 @@ class Worker:
         for number, each in enumerate(queues):
             if isinstance(each, str):
                 read(each, url=self.url)
+            elif not hasattr(each, "consumer"):
+                what = "decorate with @worker.handle(QUEUE)" if callable(each) else "give its address, or its object"
+                raise TypeError(f"a queue is missing, and {type(each).__name__} is none: {what}")
             elif taken := [name for name in _OF_THE_QUEUE if name in options]:
                 raise TypeError(f"{taken[0]}= belongs to the queue object: pass it to its class")
             if each in queues[:number]:
@@ -283,8 +289,7 @@ class Worker:
         handler: Any = registered.handler
         with contextlib.ExitStack() as stack:
             if options.get("executor") is None and not asynchronous(handler):
-                threads = in_threads(handler, options.get("concurrency", 1))
-                handler, options["executor"] = stack.enter_context(threads)
+                options["executor"] = stack.enter_context(in_threads(handler, options.get("concurrency", 1)))
             queues = registered.make_queues(url, self.prefix)
             served = await serve(handler, queues, stop=ended, **options, **how)
             if served.drained:
@@ -293,6 +298,10 @@ class Worker:
 
 
 async def _called(function: Callable[[], object]) -> None:
-    result = function()
-    if inspect.isawaitable(result):
-        await result
+    try:
+        result = function()
+        if inspect.isawaitable(result):
+            await result
+    except Exception as error:
+        error.add_note(f"{HOOK_FAILED} {handlers.name_of(function)}")
+        raise

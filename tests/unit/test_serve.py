@@ -775,7 +775,7 @@ async def test_what_cannot_go_with_an_executor_is_refused(caplog: pytest.LogCapt
             signals=(),
         )
         assert served == Served(handled=1, failed=1)
-        assert "must be a synchronous function: it returned <coroutine" in caplog.text
+        assert "the handler <lambda> returned an awaitable: declare it `async def`" in caplog.text
 
 
 async def test_items_of_one_key_are_handled_in_order_and_different_keys_side_by_side() -> None:

@@ -148,13 +148,21 @@ def test_a_queue_that_is_full_at_half_of_the_looks_of_a_minute_is_full_most_of_t
     assert texts(states.of(NOW + 140, room)) == ["open"]
 
 
-def test_what_matters_most_comes_first_and_a_late_schedule_is_told_once() -> None:
-    schedules = [Schedule("later", NOW + 5), Schedule("paused", NOW - 999, True), Schedule("never", None)]
-    assert texts(States().of(NOW, statistics(closed=True), schedules)) == ["closed"]
-    schedules += [Schedule("report", NOW - 300), Schedule("other", NOW - 900)]
-    found = States().of(NOW, statistics(closed=True), schedules)
-    assert texts(found) == ["the schedule 'report' is late by 5 min 0 s", "closed"]
+def test_what_matters_most_comes_first() -> None:
+    found = States().of(NOW, statistics(closed=True, dead_letters=2))
+    assert texts(found) == ["2 dead letters", "closed"]
     assert [state.severity for state in found] == [Severity.WARNING, Severity.NOTE]
+
+
+def test_a_late_schedule_is_told_once_where_the_queue_takes_its_item() -> None:
+    schedules = [Schedule("later", NOW + 5), Schedule("paused", NOW - 999, True), Schedule("never", None)]
+    assert texts(States().of(NOW, statistics(), schedules)) == ["open"]
+    schedules += [Schedule("report", NOW - 300), Schedule("other", NOW - 900)]
+    assert texts(States().of(NOW, statistics(), schedules)) == ["the schedule 'report' is late by 5 min 0 s"]
+    assert texts(States().of(NOW, statistics(closed=True), schedules)) == ["closed"]
+
+
+def test_what_failed_is_an_error() -> None:
     assert failed("no server")[0].severity == Severity.ERROR
 
 

@@ -143,3 +143,10 @@ def test_how_a_process_ended() -> None:
         "SIGKILL",
         "signal 40",
     ]
+
+
+def test_a_decorator_without_its_queue_is_refused() -> None:
+    with pytest.raises(TypeError, match="a queue is missing, and builtin_function_or_method is none: decorate with"):
+        Worker().handle(print)
+    with pytest.raises(TypeError, match="int is none: give its address, or its object"):
+        Worker().handle(["orders", 7])

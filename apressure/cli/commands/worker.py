@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from apressure.cli.exits import Exit, UsageError
+from apressure.cli.exits import HANDLED, Exit, HookError, UsageError
 from apressure.cli.options import (
     CONCURRENCY,
     SHUTDOWN_TIMEOUT,
@@ -27,7 +27,7 @@ from apressure.concurrency.backoff import Backoff
 from apressure.service.service import Served
 from apressure.worker import processes
 from apressure.worker.loading import TargetError, load
-from apressure.worker.worker import Worker
+from apressure.worker.worker import HOOK_FAILED, Worker
 
 _SIGNALS: Final = (SIGTERM, SIGINT, SIGHUP)
 _FINAL: Final = (Exit.USAGE, Exit.MISSING_EXTRA)
@@ -122,6 +122,8 @@ def worker(
     """
     if metrics_port and metrics_port + process_count - 1 > _LAST_PORT:
         raise UsageError(f"--metrics-port must leave room for {process_count} processes: the last port is {_LAST_PORT}")
+    if not app_dir.is_dir():
+        raise UsageError(f"there is no directory {str(app_dir)!r}, which --app-dir names")
     number = processes.number_of_this_process()
     if number is None and (process_count > 1 or reload):
         command = [sys.executable, "-m", "apressure", *sys.argv[1:]]
@@ -141,7 +143,12 @@ def worker(
         complain(f"apressure: {target} handles {names}. Ctrl-C lets handlers finish")
     port = metrics_port + (number or 0) if metrics_port else metrics_port
     serving = _served(served, number is not None, _metrics(port, metrics_host))
-    done = execute(common, serving, signals=(), untold=_UNTOLD)
+    try:
+        done = execute(common, serving, signals=(), untold=_UNTOLD)
+    except SystemExit as error:  # its code would say that the worker has drained, or that it needs no other start
+        traceback.print_exc()
+        complain(f"apressure: code of {target} has raised SystemExit({error.code!r})")
+        raise typer.Exit(Exit.ERROR) from None
     handled, failed = (sum(getattr(one, what) for one in done.values()) for what in ("handled", "failed"))
     answer(
         {"handlers": [{"queues": name.split(", "), "handled": one.handled, "failed": one.failed}
@@ -157,7 +164,14 @@ async def _served(worker: Worker, has_parent: bool, observer: Any) -> dict[str, 
     """Run a worker, in this process, until it is done, or its parent has died."""
     stop = asyncio.Event()
     with processes.parent_watched(stop.set) if has_parent else contextlib.nullcontext():
-        return await worker.run(signals=_SIGNALS, stop=stop, observer=observer)
+        try:
+            return await worker.run(signals=_SIGNALS, stop=stop, observer=observer)
+        except HANDLED as error:
+            notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(HOOK_FAILED)]
+            if not notes:
+                raise
+            traceback.print_exception(error)
+            raise HookError(f"{error!r}, {notes[0]}") from None
 
 
 def _worker(common: Common, target: str, queues: list[str], app_dir: Path, options: dict[str, Any]) -> Worker:
@@ -168,7 +182,7 @@ def _worker(common: Common, target: str, queues: list[str], app_dir: Path, optio
         found = load(target)
     except TargetError as error:
         raise UsageError(str(error)) from None
-    except Exception as error:  # noqa: BLE001 (the code of the module may raise anything)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (the code of the module may raise anything)
         traceback.print_exc()
         raise UsageError(f"{target} cannot be imported: {error!r}") from None
     if isinstance(found, Worker):

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 from apressure.cli.exits import UsageError
@@ -38,12 +38,14 @@ class _Group:
         first: The number of the first line.
         terms: How they are put.
         entries: The entries.
+        messages: What is put: their messages, as those of this queue.
         size: How many bytes they have.
     """
 
     first: int
     terms: dict[str, Any] | None
     entries: list[Message | DeadLetter[bytes]] = dataclasses.field(default_factory=list)
+    messages: list[bytes] = dataclasses.field(default_factory=list)
     size: int = 0
 
     @property
@@ -78,13 +80,14 @@ class Intake:
     bound: int | None
     drop: bool
     timeout: float | None
-    done: int = 0
+    done: int = dataclasses.field(default=0, init=False)
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
     dropped: Counter[str] = dataclasses.field(default_factory=Counter)
     before: int = 0
     paused: bool = False
 
     def __post_init__(self) -> None:
+        self.done = self.skip
         self._head: Head | None = None
         self._new = False
         self._ended = False
@@ -109,6 +112,8 @@ class Intake:
         await self._put()
         if self._head is None:
             raise ArchiveError("the input is empty: give it what `apressure export` has written")
+        if self._number < self.skip:
+            raise ArchiveError(f"the input has {self._number} lines, and --skip leaves out more. Nothing was put")
         if not self._ended:
             raise ArchiveError(
                 f"the input ends behind line {self._number}, without the last line of an export: it was cut short. "
@@ -131,13 +136,18 @@ class Intake:
                 self.before = found.length + found.delayed + (found.in_flight or 0)
         self._ended = isinstance(entry, End)
         if self._number <= self.skip:
-            self.done = self._number
-        elif isinstance(entry, (Message, DeadLetter)):
+            return
+        if isinstance(entry, (Message, DeadLetter)):
             await self._gather(entry)
         else:
             await self._put()
-            with self._damage():
-                await self._carry_out(entry)
+            try:
+                with self._damage():
+                    await self._carry_out(entry)
+            except (ArchiveError, UsageError):
+                if isinstance(entry, Head) and self._new:
+                    await self.queue.delete()  # as if it had not been tried
+                raise
             self.done = self._number
 
     def _read(self, text: bytes) -> Entry:
@@ -152,12 +162,22 @@ class Intake:
 
     async def _gather(self, entry: Message | DeadLetter[bytes]) -> None:
         """Keep an entry until there are enough of its sort to be put together."""
+        try:
+            message = self._convert(entry.raw)
+        except ValueError as error:
+            await self._put()
+            if not self.drop:
+                raise self._refused(error) from None
+            self.dropped["items that are not text"] += 1
+            self.done = self._number
+            return
         terms = None if isinstance(entry, DeadLetter) else self._terms_of(entry)
         if self._group is not None and (terms != self._group.terms or self._group.full):
             await self._put()
         if self._group is None:
             self._group = _Group(self._number, terms)
         self._group.entries.append(entry)
+        self._group.messages.append(message)
         self._group.size += len(entry.raw)
 
     async def _carry_out(self, entry: Entry) -> None:
@@ -210,7 +230,7 @@ class Intake:
                 raise self._refused(error) from None
             self.dropped[what] += count
 
-    def _refused(self, error: UnsupportedError) -> UsageError:
+    def _refused(self, error: Exception) -> UsageError:
         return UsageError(f"line {self.done + 1}: {error}. --drop leaves out what this queue cannot keep")
 
     async def _put(self) -> None:
@@ -221,27 +241,27 @@ class Intake:
         self.done = group.first - 1
         with self._damage():
             if group.terms is None:
-                await self._if_possible("dead letters", lambda: self._bury(group.entries), len(group.entries))
+                await self._if_possible("dead letters", lambda: self._bury(group), len(group.entries))
                 self.done = group.first - 1 + len(group.entries)
             else:
-                await self._feed(group.entries, group.terms)
+                await self._feed(group, group.terms)
 
-    async def _feed(self, pending: Sequence[Message | DeadLetter[bytes]], terms: dict[str, Any]) -> None:
+    async def _feed(self, group: _Group, terms: dict[str, Any]) -> None:
         before = self.meter.messages
-        feeder = Feeder(self.queue, self.meter, self._convert, timeout=self.timeout, **terms)
+        feeder = Feeder(self.queue, self.meter, bytes, timeout=self.timeout, **terms)
         try:
-            await feeder.put([one.raw for one in pending])
+            await feeder.put(group.messages)
         except UnsupportedError as error:
             raise self._refused(error) from None
         finally:
             put = self.meter.messages - before
             self.done += put
-            self.counts.update(one.place for one in pending[:put] if isinstance(one, Message))
+            self.counts.update(one.place for one in group.entries[:put] if isinstance(one, Message))
 
-    async def _bury(self, pending: Sequence[Message | DeadLetter[bytes]]) -> None:
+    async def _bury(self, group: _Group) -> None:
         letters = [
-            DeadLetter(one.id, self._convert(one.raw), one.attempts, one.error, one.when, bytes)
-            for one in pending
+            DeadLetter(one.id, message, one.attempts, one.error, one.when, bytes)
+            for one, message in zip(group.entries, group.messages, strict=True)
             if isinstance(one, DeadLetter)
         ]
         adding = asyncio.ensure_future(self.queue.add_dead_letters(letters))

@@ -51,13 +51,21 @@ _REASONS: Final[dict[bytes, Reason]] = {b"paused": "paused", b"limited": "limite
 
 _FULL: Final = r"ERR queue full: the first (\d+) of"
 _DUPLICATE: Final = "ERR duplicate event"
+_NO_OPTION: Final = "ERR syntax error: the last argument is neither"
 
 
 class Commands(QueueCommands):
     """The commands for one queue: the specification's, and those of our servers. Its arguments: see `QueueCommands`."""
 
     async def push(
-        self, pairs: Sequence[Pair], front: bool, given: bool, expected: bool, done: Progress, due: Due | None = None
+        self,
+        pairs: Sequence[Pair],
+        front: bool,
+        given: bool,
+        expected: bool,
+        done: Progress,
+        due: Due | None = None,
+        back: bool = False,
     ) -> None:
         """Push events in order, without waiting for room (QLPUSH, QRPUSH, QDELAY).
 
@@ -72,6 +80,7 @@ class Commands(QueueCommands):
             done: How many of the first events are in the queue, before and after; afterwards fewer than all if a server
                 of ours says that it is full, or if this fails.
             due: When they are due, for later.
+            back: They were popped before: a server of ours takes them beyond the bound, and behind the end.
 
         Raises:
             DuplicateEventError: The id is in use. Nothing was pushed.
@@ -84,7 +93,7 @@ class Commands(QueueCommands):
         """
         attempts = Attempts(self._client.connection)
         head: Command = (b"QRPUSH" if front else b"QLPUSH", self.queue)
-        options = [b"CREATED" if expected else b"NOWAIT"]
+        options = [b"BACK" if back else b"CREATED" if expected else b"NOWAIT"]
         if due is not None:
             head, options = (b"QDELAY", self.queue, due.encoded), options[:expected]  # it never waits
 
@@ -108,6 +117,9 @@ class Commands(QueueCommands):
                         f"the connection broke, and now the queue {self.name!r} has an event with the id {error.id!r}: "
                         "this put, or one before it, put it there"
                     )
+                if text.startswith(_NO_OPTION) and options == [b"BACK"]:  # an older server of ours
+                    options[0] = b"NOWAIT"
+                    break
                 if full := re.match(_FULL, text):
                     done.accepted += int(full[1])
                     return

@@ -34,6 +34,9 @@ from apressure.items import Items, Progress
 
 T = TypeVar("T")
 
+_FULL: Final = 0.05
+"""Seconds after which events go back to a full queue again, of a server of ours that does not know `BACK`."""
+
 _REMEMBERED: Final = 10_000
 
 
@@ -155,8 +158,12 @@ class OkqDriver(EventDriver[OkqClient, T]):
 
     async def _return(self, events: list[Event]) -> None:
         """Put events that were acknowledged into the queue again, first in line and in order."""
+        pairs, done = [event[:2] for event in reversed(events)], Progress()
         with contextlib.suppress(PressureError):
-            await self.steps.push([event[:2] for event in reversed(events)], True, False, False, Progress())
+            await self.steps.push(pairs, True, False, False, done, back=True)
+            while done.accepted < len(pairs):  # an older server of ours, whose queue is full
+                await asyncio.sleep(_FULL)
+                await self.steps.push(pairs, True, False, False, done)
 
     async def put_back(self, events: Sequence[Event]) -> None:
         """Give back events that nobody has seen."""

@@ -37,24 +37,27 @@ class Push(NamedTuple):
         noblock: Answer as soon as possible.
         nowait: Do not wait for room.
         created: The queue must have been created.
+        back: They were popped before, and go back: neither the bound nor the end of the queue matters.
     """
 
     events: Sequence[tuple[bytes, ...]]
     noblock: bool
     nowait: bool = False
     created: bool = False
+    back: bool = False
 
     @classmethod
-    def read(cls, arguments: Arguments, delayed: bool = False) -> Push:
+    def read(cls, arguments: Arguments, delayed: bool = False, front: bool = False) -> Push:
         """Read `id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED]`; CREATED does not wait either.
 
-        With `delayed`, `when id contents [id contents ...] [CREATED]`, which does not wait for room.
+        With `front`, BACK is an option, too. With `delayed`, `when id contents [id contents ...] [CREATED]`, which does
+        not wait for room.
 
         Raises:
             ErrorReply: An id has no contents, or the option is unknown, or the time is wrong.
         """
         due = (due_time(arguments[0], expire=True),) if delayed else ()
-        options = (b"CREATED",) if delayed else (b"NOBLOCK", b"NOWAIT", b"CREATED")
+        options = (b"CREATED",) if delayed else (b"NOBLOCK", b"NOWAIT", b"CREATED", *((b"BACK",) if front else ()))
         rest = [*arguments[len(due) :]]
         option = rest.pop().upper() if len(rest) % 2 == 1 else b""
         if option and option not in options:
@@ -62,7 +65,7 @@ class Push(NamedTuple):
             raise ErrorReply(f"ERR syntax error: the last argument is neither {wrong}, nor the contents of an event")
         events = [(*pair, *due) for pair in zip(rest[::2], rest[1::2], strict=True)]
         created = option == b"CREATED"
-        return cls(events, option == b"NOBLOCK", delayed or created or option == b"NOWAIT", created)
+        return cls(events, option == b"NOBLOCK", delayed or created or option == b"NOWAIT", created, option == b"BACK")
 
     # What the client is told, given a letter for each event that was looked at: `k` pushed, `d` duplicate.
 

@@ -210,7 +210,7 @@ class Commands:
         return [
             Command("QLPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED]", own.push,
                     "Adds events at the left end, the last ones in line", shares=True),
-            Command("QRPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED]",
+            Command("QRPUSH queue id contents [id contents ...] [NOBLOCK | NOWAIT | CREATED | BACK]",
                     partial(own.push, front=True), "Adds events at the right end, the next ones in line", shares=True),
             Command("QDELAY queue when id contents [id contents ...] [CREATED]", partial(own.push, delayed=True),
                     "Adds events when they are due", shares=True),

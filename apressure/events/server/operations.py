@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from apressure.concurrency import background
 from apressure.connection.client import Client
 from apressure.core.waiting import EMPTY, Wait
+from apressure.events.engine.answers import Event
 from apressure.events.engine.steps import MAX_EVENTS, active_queues
 from apressure.events.server.administration import settle_all
 from apressure.events.server.arguments import Arguments, Pop, Push, chunks, read_ack, seconds
@@ -134,12 +135,14 @@ class Operations:
 
         With `delayed`, they are for later.
         """
-        read = functools.partial(Push.read, delayed=delayed)
+        read = functools.partial(Push.read, delayed=delayed, front=front)
         first = read(arguments)
         queue = self.queues[name]
         lane = queue.delays if delayed else queue.pushes[front]
         if first.noblock:
             return in_task(self._push_noblock(queue, lane, first))
+        if first.back:
+            return in_task(_push_back(queue, first))
         if len(first.events) > 1:
             return in_task(_push_all(lane, first, None if first.nowait else session.wait))
         pushes = [first]
@@ -324,6 +327,19 @@ def _readable(read: Callable[[Arguments], C], more: Calls) -> Iterator[C]:
     with contextlib.suppress(ErrorReply):
         for arguments in more:
             yield read(arguments)
+
+
+async def _push_back(queue: ServedQueue, push: Push) -> Reply:
+    """Push events that were popped before to the front again, and return the reply."""
+    letters = bytearray()
+    for chunk in chunks(push.events):
+        pushed = await queue.steps.give_back_soon([Event(*pair) for pair in reversed(chunk)])
+        if isinstance(pushed, Exception):
+            raise pushed
+        letters += pushed
+    if b"d" in letters:
+        raise ErrorReply(push.duplicate(letters))
+    return "OK"
 
 
 async def _push_all(

@@ -447,7 +447,7 @@ class TestExitCodes:
     @one_server
     def test_exists_already(self, cli: Commands, queue: str) -> None:
         refused = cli("create", queue, code=4).stderr
-        assert refused == b"apressure: the queue 'orders' exists already. Pass exist_ok=True to use it as it is\n"
+        assert refused == b"apressure: the queue 'orders' exists already. Add --exist-ok to use it as it is\n"
         assert cli("create", queue, "--exist-ok").stdout == b"orders exists already (bound 10)\n"
 
     @one_server

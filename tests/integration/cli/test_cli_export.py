@@ -352,10 +352,31 @@ class TestTrouble:
         error = shop("import", "orders", input=file, code=2).stderr.decode()
         assert error.startswith("apressure: line 1: ")
         assert "--drop" in error
-        assert shop.of("orders", lambda queue: queue.qsize()) == 0
+        assert not shop.of("orders", lambda queue: queue.exists())  # so that the next one sets the bound
         shown = shop.json_of("import", "orders", "--drop", input=file)
         assert shown["dropped"] == {"key limit": 1, "keys": 1}
         assert shop.empty("orders") == [b"0", b"1"]
+
+    def test_an_item_that_is_no_text_is_named_or_left_out_for_tasks(self, shop: Shop) -> None:
+        shop("create", "orders")
+        shop.of("orders", lambda queue: queue.put_many([b"1", b"2", b"\xff", b"4", b"\xfe"]))
+        file = shop("export", "orders").stdout
+        error = shop("import", "tasks:orders", input=file, code=2).stderr
+        assert error.startswith(b"apressure: line 4: an item is not UTF-8")
+        assert error.endswith(b"--drop leaves out what this queue cannot keep; 3 lines are done: go on with --skip 3\n")
+        assert shop.of("tasks:orders", lambda queue: queue.qsize()) == 2
+        shown = shop.json_of("import", "tasks:orders", "--drop", "--skip", "3", input=file)
+        assert (shown["imported"], shown["dropped"]) == (1, {"items that are not text": 2})
+
+    def test_what_skip_leaves_out_is_done(self, shop: Shop) -> None:
+        file = file_of("1", "2", "3")
+        error = shop("import", "orders", "--skip", "3", input=file[:20], code=1).stderr
+        assert error.endswith(b"; 3 lines are done: go on with --skip 3\n")
+        assert (
+            b"has 5 lines, and --skip leaves out more"
+            in shop("import", "orders", "--skip", "300", input=file, code=1).stderr
+        )
+        assert shop.of("orders", lambda queue: queue.qsize()) == 0
 
     def test_an_okq_server_takes_messages_and_no_dead_letters(self, shop: Shop) -> None:
         async def fill_dead(queue: Any) -> None:

@@ -296,3 +296,27 @@ async def test_a_consumer_that_is_used_wrongly(queue: FileQueue[bytes]) -> None:
             await queue.put_many(consumer)
         with pytest.raises(RuntimeError, match="begun already"):
             await consumer.__aenter__()
+
+
+@pytest.mark.parametrize("threads", [False, True])
+@pytest.mark.parametrize("how", ["later", "why", "release"])
+async def test_a_cancelled_return_leaves_nothing_in_flight(make: Make, threads: bool, how: str) -> None:
+    queue = make(threads=threads)
+    await queue.create()
+    for turns in range(8):
+        await queue.put(b"one")
+        async with queue.consumer("manual") as consumer:
+            delivery = await anext(consumer)
+            back = {"later": delivery.nack("why", delay=60), "why": delivery.nack("why"), "release": delivery.release()}
+            returning = asyncio.ensure_future(back.pop(how))
+            for other in back.values():
+                other.close()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            returning.cancel()
+            await asyncio.wait([returning])
+        found = await queue.statistics()
+        assert (found.length + found.delayed, found.in_flight) == (1, 0)
+        await queue.purge()
+        await queue.promote()
+        await queue.purge()

@@ -59,6 +59,18 @@ def plain(order):
     note(order)
 
 
+def yields(order):
+    yield note(order)
+
+
+async def later(order):
+    yield note(order)
+
+
+def returns(order):
+    return yields(order)
+
+
 async def slow(order):
     note(f"began {order.decode()}")
     try:
@@ -340,6 +352,9 @@ def test_metrics_are_served_while_it_runs(app: App, orders: sync.Queue[Any]) -> 
         (("app:bill", "orders", "--processes", "2", "--metrics-port", "65535"), "must leave room for 2 processes"),
         (("app:bill", "orders", "--codec", "yaml"), "yaml"),
         (("app:bill", "orders", "events:orders", "--weights", "2"), "one number for each of the 2 queues, not 1"),
+        (("./app:bill", "orders"), "MODULE as in an import, not as a path"),
+        (("app:yields", "orders"), "the handler yields is a generator, whose code would not run"),
+        (("app:later", "orders"), "the handler later is a generator, whose code would not run"),
         (("app:bill", "orders", "events:orders", "--weights", "2,x"), "is not a list of numbers such as 6,3,1"),
     ],
 )
@@ -376,6 +391,73 @@ def test_a_module_that_fails_shows_where(app: App, orders: sync.Queue[Any]) -> N
     said = app.run("app:bill", "orders", "--processes", "2", code=2).stderr
     assert 'app.py", line 2' in said
     assert "app:bill cannot be imported: RuntimeError('no database')" in said
+
+
+def test_a_handler_that_returns_a_generator_fails(app: App, orders: sync.Queue[Any]) -> None:
+    orders.put(b"one")
+    orders.close()
+    said = app.run("app:returns", "orders", "--max-attempts", "1").stderr
+    assert "the handler returns is a generator, whose code would not run" in said
+    assert app.notes() == []
+
+
+EXITS = """
+import os, sys
+from apressure import Worker
+
+worker = Worker()
+
+
+@worker.handle("orders")
+async def bill(order):
+    with open(os.environ["DONE"], "a") as file:
+        file.write(f"{os.getpid()} {order.decode()}\\n")
+    sys.exit(0)
+"""
+
+
+def test_a_handler_that_exits_has_not_drained(app: App, orders: sync.Queue[Any]) -> None:
+    (app.place / "app.py").write_text(EXITS)
+    orders.put_many([b"one", b"two"])
+    said = app.run("app:worker", code=1).stderr
+    assert 'app.py", line 12' in said
+    assert "code of app:worker has raised SystemExit(0)" in said
+    with app.started("app:worker", "--processes", "2"):
+        app.wait(lambda: len(app.pids()) >= 4)  # they are started again
+    assert orders.qsize() >= 1
+
+
+@pytest.mark.parametrize("processes_given", [(), ("--processes", "2")])
+def test_a_module_that_exits_has_not_drained(
+    app: App, orders: sync.Queue[Any], processes_given: tuple[str, ...]
+) -> None:
+    (app.place / "app.py").write_text("import sys\nsys.exit(0)\n")
+    said = app.run("app:bill", "orders", *processes_given, code=2).stderr
+    assert "app:bill cannot be imported: SystemExit(0)" in said
+
+
+def test_an_error_of_a_hook_is_shown_where_it_was_raised(app: App, orders: sync.Queue[Any]) -> None:
+    (app.place / "app.py").write_text(
+        EXITS
+        + """
+
+@worker.on_startup
+def connect():
+    int("x")
+"""
+    )
+    said = app.run("app:worker", code=1).stderr
+    assert "in connect" in said
+    assert "raised by a function for startup or shutdown: connect" in said.splitlines()[-1]
+
+
+def test_a_directory_that_does_not_exist(app: App) -> None:
+    done = processes.run(
+        [*COMMAND, "worker", "app:bill", "orders", "--reload", "--app-dir", str(app.place / "nothing")],
+        env=app.environment, capture_output=True, text=True, check=False, timeout=PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "there is no directory" in done.stderr
 
 
 def test_a_queue_that_does_not_exist(app: App) -> None:

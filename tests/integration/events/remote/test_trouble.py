@@ -458,3 +458,23 @@ async def test_a_queue_that_is_closed_while_a_loop_receives_keeps_nothing(
         await in_time(closes[0])
     assert (await queue.statistics()).in_flight == 0
     assert [await queue.get(), await queue.get()] == [b"1", b"2"]
+
+
+async def test_a_cancelled_get_of_a_full_queue_loses_nothing(open_ours: Open) -> None:
+    queue, producer = await open_ours(codec="text"), await open_ours(codec="text")
+    await queue.create(bound=1)
+
+    async def produce() -> None:
+        for number in range(100):
+            await producer.put(str(number))
+
+    producing, got = asyncio.create_task(produce()), []
+    while not producing.done() or await queue.qsize():
+        getting = asyncio.create_task(queue.get(0.2))
+        await asyncio.sleep(random.random() * 0.004)
+        getting.cancel()
+        with contextlib.suppress(asyncio.CancelledError, QueueEmptyError):
+            got.append(await getting)
+    await producing
+    assert sorted(map(int, got)) == list(range(100))
+    await queue.delete()

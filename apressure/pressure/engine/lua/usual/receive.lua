@@ -9,13 +9,15 @@ local COUNT, BYTES, CLOSED, PRODUCER_LEASE, CONSUMER_LEASE = KEYS[9], KEYS[10], 
 local PRODUCER_CLAIM, CONSUMER_CLAIM, APART, REDELIVERED = KEYS[15], KEYS[16], KEYS[20], KEYS[21]
 local CONTROL, DELAYED, SOONER, OP = KEYS[22], KEYS[23], KEYS[25], KEYS[27]
 
+local texts = call('MGET', BOUND, COUNT, BYTES, OP)
+local bound = texts[1]
+if not are_plain(bound, texts[2], texts[3]) or fresh and repeated(texts[4], ARGV[9]) then return nil end
 local length = call('LLEN', LIST)
 local most = math.min(length, tonumber(ARGV[5]))
 if length > 0 and (most < 1 or most > 5) then return nil end
 local lease = fresh and {} or call('HMGET', CONSUMER_LEASE, 'token', 'next', 'hold', 'step', 'deadline', 'duration')
 if fresh then
   if call('EXISTS', CONSUMER_LEASE, INFLIGHT) > 0 or call('LLEN', FREE) == 0 then return nil end
-  if repeated(call('GET', OP), ARGV[9]) then return nil end
 elseif lease[1] ~= ARGV[2] or lease[2] ~= ARGV[7] then
   return nil
 end
@@ -24,9 +26,6 @@ if behind then
   if lease[4] ~= tostring(ARGV[9] - 1) or math.max(#deadline, #duration) > 13 then return nil end
   if not string.find(deadline .. ' ' .. duration, '^%d+ [1-9]%d*$') or tonumber(deadline) <= now() then return nil end
 end
-local texts = call('MGET', BOUND, COUNT, BYTES)
-local bound = texts[1]
-if not are_plain(bound, texts[2], texts[3]) then return nil end
 local unusual = call('EXISTS', CLOSED, PRODUCER_LEASE, PRODUCER_CLAIM, CONSUMER_CLAIM, APART, REDELIVERED, CONTROL,
                      DELAYED)
 if unusual > 0 and (length == 0 or not only_delayed(unusual, bound)) then return nil end
@@ -41,43 +40,41 @@ if length == 0 then
   if permits == 0 or not stays then return nil end
 end
 
--- The first write must be one that a server which is out of memory does not refuse.
+-- The first write must be one that a server which is out of memory does not refuse. The lease comes before the
+-- messages: where the user lacks a right, they stay in the queue, or the lease expires, and the role is free again.
+local deadline = now() + ARGV[6]
 if length == 0 then
   call('DEL', SOONER)
 elseif fresh then
-  call('HDEL', CONSUMER_LEASE, '')
-end
-if fresh then call('SET', HOLDER, ARGV[1]) end
-if fresh and length > 0 then
-  -- First of all: if the user lacks a right for what follows, the lease expires, and the role is free again.
-  call('HSET', CONSUMER_LEASE, 'token', ARGV[2], 'uid', ARGV[1], 'since', now(), 'deadline', now() + ARGV[6],
-       'duration', ARGV[6], 'next', number + most, 'step', ARGV[9])
-  call('DEL', FREE)
-end
-local messages, bytes = {}, 0
-while #messages < most and bytes < 1048576 do
-  messages[#messages + 1] = call('RPOP', LIST)
-  bytes = bytes + #messages[#messages]
+  call('DEL', CONSUMER_CLAIM)  -- which is not there: so a user without this right fails before he has the role
 end
 if acked > 0 then
   call('LTRIM', INFLIGHT, 0, -acked - 1)
   call('INCRBY', COUNT, acked)
   call('INCRBY', BYTES, ARGV[13])
 end
-if length > 0 then
-  call('LPUSH', INFLIGHT, unpack(messages))
-  if bound == '0' or length - #messages < tonumber(bound) then
-    if permits == 0 then call('LPUSH', NOT_FULL, 1) end
-  elseif permits > 0 then
-    call('DEL', NOT_FULL)
-  end
-end
+if fresh then call('SET', HOLDER, ARGV[1]) end
 if not fresh then
-  local deadline = {}
-  if not behind then deadline = {'deadline', now() + ARGV[6], 'duration', ARGV[6]} end
-  call('HSET', CONSUMER_LEASE, 'next', number + #messages, 'step', ARGV[9], unpack(deadline))
-elseif #messages < most then
-  call('HSET', CONSUMER_LEASE, 'next', number + #messages)
+  if acked == 0 and length > 0 then call('HDEL', CONSUMER_LEASE, '') end
+  call('HSET', CONSUMER_LEASE, 'step', ARGV[9],
+       unpack(behind and {} or {'deadline', deadline, 'duration', ARGV[6]}))
+elseif length > 0 then
+  call('HSET', CONSUMER_LEASE, 'token', ARGV[2], 'uid', ARGV[1], 'since', now(), 'deadline', deadline,
+       'duration', ARGV[6], 'next', number, 'step', ARGV[9])
+  call('DEL', FREE)
 end
 if length == 0 then return {'empty', -1, -1} end
+
+local messages, bytes = {}, 0
+repeat
+  messages[#messages + 1] = call('RPOP', LIST)
+  bytes = bytes + #messages[#messages]
+until #messages == most or bytes >= 1048576
+call('LPUSH', INFLIGHT, unpack(messages))
+call('HSET', CONSUMER_LEASE, 'next', number + #messages)
+if bound == '0' or length - #messages < tonumber(bound) then
+  if permits == 0 then call('LPUSH', NOT_FULL, 1) end
+elseif permits > 0 then
+  call('DEL', NOT_FULL)
+end
 return {'ok', {messages}, {}, 0}

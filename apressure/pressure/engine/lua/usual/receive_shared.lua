@@ -13,12 +13,12 @@ local acked = {}
 if me[7] ~= '' then
   if ARGV[10] ~= '0' or #ARGV ~= 13 or me[7] ~= ARGV[11] .. '-' .. ARGV[12] then return nil end
   local from, to = tonumber(ARGV[11]), tonumber(ARGV[12])
-  if from > to or to - from > 99 or to >= me.next or call('HSTRLEN', APART, to) == 0 then return nil end
+  if from > to or to - from > 99 or to >= me.next then return nil end
   for number = from, to do acked[#acked + 1] = number end
 end
 if behind and (sequence ~= me[4] + 1 or tonumber(me[1]) <= now()) then return nil end
 local bound = calm_bound()
-if not bound then return nil end
+if not bound or acked[1] and call('HSTRLEN', APART, acked[#acked]) == 0 then return nil end
 local length, permits = call('LLEN', LIST), call('LLEN', NOT_FULL)
 if permits > 1 or (length == 0 and permits == 0) then return nil end
 local first, sooner = math.max(me.next, ARGV[9]), math.max(1, me.earliest - now())
@@ -32,14 +32,16 @@ if ARGV[7] == '1' then most = math.min(most, 1) end
 if length > 0 and (most < 1 or most > 5) then return nil end
 if length == 0 and call('EXISTS', DELAYED) == 1 then return nil end  -- the answer says when the first one is due
 
+-- The first write must be one that a server which is out of memory does not refuse.
 if #acked > 0 then
   call('INCRBY', COUNT, call('HDEL', APART, unpack(acked)))
   call('INCRBY', BYTES, ARGV[13])
   me[7] = ''
+else
+  call('HDEL', CONSUMER_LEASE, '')
 end
 if length == 0 then
   me[6] = 0
-  call('HDEL', CONSUMER_LEASE, '')  -- the first write must be one that a server which is out of memory does not refuse
   write_lease(token, me)
   if place == '' then return {'empty', sooner} end
   local left = watched_by_another(place)
@@ -48,6 +50,7 @@ if length == 0 then
   return {'watch', sooner, -1}
 end
 
+call('HSET', CONSUMER_LEASE, 'next', first)  -- where the user lacks this right, the messages stay in the queue
 local messages, fields, bytes = {}, {}, 0
 repeat
   local message = call('RPOP', LIST)

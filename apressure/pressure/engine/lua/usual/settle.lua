@@ -15,12 +15,13 @@ if not are_plain(bound, texts[2], texts[3]) then return nil end
 local unusual = call('EXISTS', APART, CONTROL, DELAYED)
 if unusual > 0 and not only_delayed(unusual, bound) then return nil end
 local flying, acked = call('LLEN', INFLIGHT), ARGV[9] - ARGV[8] + 1
-if tonumber(ARGV[8]) ~= next_number - flying or acked > flying then return nil end
+if tonumber(ARGV[8]) ~= next_number - flying or acked < 1 or acked > flying then return nil end
 local room = bound == '0' or call('LLEN', LIST) < tonumber(bound)
 if call('LLEN', NOT_FULL) ~= (room and 1 or 0) then return nil end
 local ends = lease[3] ~= '1' and acked == flying
 if ends and call('LLEN', FREE) > 0 then return nil end
 
+local deadline = now() + ARGV[2]  -- before the first write: a user may lack the right
 call('LTRIM', INFLIGHT, 0, -acked - 1)
 call('INCRBY', COUNT, acked)
 call('INCRBY', BYTES, ARGV[10])
@@ -28,7 +29,7 @@ if ends then
   call('DEL', CONSUMER_LEASE)
   call('LPUSH', FREE, 1)
 else
-  call('HSET', CONSUMER_LEASE, 'deadline', now() + ARGV[2], 'duration', ARGV[2])
+  call('HSET', CONSUMER_LEASE, 'deadline', deadline, 'duration', ARGV[2])
 end
 call('SET', OP, ARGV[4] .. ':' .. acked, 'PX', 300000)
 return acked
