@@ -142,7 +142,9 @@ def together(session: nox.Session) -> None:
     if not revision:
         revision = str(session.run("git", "describe", "--tags", "--abbrev=0", external=True, silent=True)).strip()
     old = Path(session.create_tmp()).absolute() / "old"
-    session.run("python", "-m", "venv", "--clear", "--upgrade-deps", str(old))  # Python 3.11 has a pip without git+file:
+    session.run(
+        "python", "-m", "venv", "--clear", "--upgrade-deps", str(old)
+    )  # Python 3.11 has a pip without git+file:
     package = f"apressure[files] @ git+{ROOT.as_uri()}@{revision}"
     session.run(str(old / "bin" / "pip"), "install", "--quiet", package, external=True)
     session.chdir(place_for_tests(session))
