@@ -142,9 +142,8 @@ def together(session: nox.Session) -> None:
     if not revision:
         revision = str(session.run("git", "describe", "--tags", "--abbrev=0", external=True, silent=True)).strip()
     old = Path(session.create_tmp()).absolute() / "old"
-    session.run(
-        "python", "-m", "venv", "--clear", "--upgrade-deps", str(old)
-    )  # Python 3.11 has a pip without git+file:
+    # Python 3.11 brings a pip that does not know git+file:, so it is upgraded.
+    session.run("python", "-m", "venv", "--clear", "--upgrade-deps", str(old))
     package = f"apressure[files] @ git+{ROOT.as_uri()}@{revision}"
     session.run(str(old / "bin" / "pip"), "install", "--quiet", package, external=True)
     session.chdir(place_for_tests(session))

@@ -58,15 +58,9 @@ class Commands(QueueCommands):
     """The commands for one queue: the specification's, and those of our servers. Its arguments: see `QueueCommands`."""
 
     async def push(
-        self,
-        pairs: Sequence[Pair],
-        front: bool,
-        given: bool,
-        expected: bool,
-        done: Progress,
-        due: Due | None = None,
+        self, pairs: Sequence[Pair], front: bool, given: bool, expected: bool, done: Progress, due: Due | None = None,
         back: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Push events in order, without waiting for room (QLPUSH, QRPUSH, QDELAY).
 
         After a lost reply they are pushed again. "Duplicate" then means that the first try was carried out, unless
