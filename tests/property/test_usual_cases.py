@@ -417,6 +417,50 @@ def test_what_is_meant_to_be_usual_is(url: str, name: str) -> None:
         assert any(UsualCase(script(name.partition(" ")[0]), run).in_each(url, cases)) is is_usual, state
 
 
+def held(db: redis.Redis) -> tuple[list[bytes], bool, int]:
+    """What is in the queue or in flight, whether the consumer role is either free or leased, and the oldest number."""
+    waiting, flying, apart = NAMES[0], NAMES[18], NAMES[19]
+    messages = [*db.lrange(waiting, 0, -1), *db.lrange(flying, 0, -1)]
+    messages += [entry.partition(b":")[2] for entry in db.hvals(apart)]
+    free, lease = NAMES[5], NAMES[13]
+    one_of_both = (db.llen(free) > 0) is not db.hexists(lease, "deadline")
+    shared = db.hget(lease, "token") == b"shared:1"  # then each delivery has its number beside it
+    return sorted(messages), one_of_both, 0 if shared else int(db.hget(lease, "next") or 4) - db.llen(flying)
+
+
+# (LPUSH is left out: without it, a message that was popped cannot be put anywhere.)
+RIGHTS = ("rpop", "hset", "hdel", "del", "set", "incrby", "ltrim", "time", "mget", "hmget", "hstrlen", "hlen", "exists")
+ALONE = {
+    "receive": ([*RECEIVE[:10]], BEHIND), "receive by hand": (BY_HAND,),
+    "receive_shared": (RECEIVE_SHARED, SHARED_BEHIND),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("right", RIGHTS)
+@pytest.mark.parametrize("name", ALONE)
+def test_a_missing_right_loses_nothing(url: str, name: str, right: str) -> None:
+    source = script(name.partition(" ")[0]).source.decode()
+    with redis.Redis.from_url(url) as db:
+        db.acl_setuser(
+            "limited", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all", f"-{right}"]
+        )
+        with redis.Redis.from_url(url, username="limited", password="any") as limited:
+            for arguments in ALONE[name]:
+                pipe = db.pipeline(transaction=False)
+                write(pipe, tuple(USUAL_OF[name]))
+                pipe.execute()
+                before = held(db)
+                assert before[1]
+                try:
+                    limited.eval(source, len(USUAL_OF[name]), *NAMES[: len(USUAL_OF[name])], *arguments, "tag")
+                except redis.ResponseError:
+                    assert held(db) == before
+                else:
+                    assert held(db)[:2] == before[:2]
+        db.acl_deluser("limited")
+        db.flushdb()
+
+
 LIMITED: list[tuple[dict[str, str], bool]] = [
     ({"concurrency": "3"}, True),
     ({"count": "5", "per": "1000"}, True),
