@@ -122,16 +122,16 @@ async def _overdue(queue: Any) -> Iterable[recovery.Finding]:
 async def _late_schedules(address: QueueAddress, queue: Any) -> Iterable[recovery.Finding]:
     """Return a note on each schedule that is late by more than a minute: nothing drives it."""
     try:
-        statistics, schedules = await queue.statistics(), await queue.schedules()
+        late = [*late_schedules(time.time(), await queue.schedules())]
+        if not late or not takes_occasions(await queue.statistics()):
+            return ()
     except UNAVAILABLE:
-        return ()
-    if not takes_occasions(statistics):
         return ()
     how = f"Serve the queue, or run `apressure schedules run-forever {shlex.quote(str(address))}`."
     now = time.time()
     return tuple(
         _note("late_schedule", f"The schedule {one.name!r} is late by {now - one.next:.0f} s: nothing drives it.", how)
-        for one in late_schedules(now, schedules)
+        for one in late
     )
 
 

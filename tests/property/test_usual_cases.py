@@ -11,6 +11,7 @@ import pytest
 import redis
 from hypothesis import strategies as st
 
+from apressure.connection.wire.script import Script
 from apressure.pressure.engine.keys import Keys
 from apressure.pressure.engine.sending import script
 from tests.property.usual import FAR, UsualCase, answer_of, mostly
@@ -242,9 +243,14 @@ def run(db: redis.Redis, source: str, state: tuple[Any, ...], arguments: list[An
     return answer, understood(found)
 
 
+def script_of(step: str) -> Script:
+    """The script of one of `STEPS`: the first word of its name."""
+    return script(step.partition(" ")[0])
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_a_usual_case_does_what_its_step_does(url: str, name: str) -> None:
-    UsualCase(script(name.partition(" ")[0]), run).in_any(url, *STEPS[name], examples=400)
+    UsualCase(script_of(name), run).in_any(url, *STEPS[name], examples=400)
 
 
 USUAL: list[Any] = [["b", "a"], "5", "me", "me", ["1"], ["1"], "5", "5", "5", "5", ["1"], *[None] * 15, "6:1"]
@@ -406,7 +412,7 @@ def test_all_as_usual_but_for_one_thing(url: str, name: str) -> None:
         for place, values in changes
         for value in (values if arguments in FULLY_VARIED else values[:2])
     ]
-    assert sum(UsualCase(script(name.partition(" ")[0]), run).in_each(url, cases)) > 50
+    assert sum(UsualCase(script_of(name), run).in_each(url, cases)) > 50
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -414,7 +420,7 @@ def test_what_is_meant_to_be_usual_is(url: str, name: str) -> None:
     for state in (USUAL_OF[name], *MORE_USUAL.get(name, [])):
         cases = [(tuple(state), arguments) for arguments in ARGUMENTS[name] if arguments in FULLY_VARIED]
         is_usual = bool(state[0]) or state[22] is None  # who waits has to learn when the first delayed message is due
-        assert any(UsualCase(script(name.partition(" ")[0]), run).in_each(url, cases)) is is_usual, state
+        assert any(UsualCase(script_of(name), run).in_each(url, cases)) is is_usual, state
 
 
 def held(db: redis.Redis) -> tuple[list[bytes], bool, int]:
@@ -439,7 +445,7 @@ ALONE = {
 @pytest.mark.parametrize("right", RIGHTS)
 @pytest.mark.parametrize("name", ALONE)
 def test_a_missing_right_loses_nothing(url: str, name: str, right: str) -> None:
-    source = script(name.partition(" ")[0]).source.decode()
+    source = script_of(name).source.decode()
     with redis.Redis.from_url(url) as db:
         db.acl_setuser(
             "limited", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all", f"-{right}"]

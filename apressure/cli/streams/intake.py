@@ -80,7 +80,7 @@ class Intake:
     bound: int | None
     drop: bool
     timeout: float | None
-    done: int = dataclasses.field(default=0, init=False)
+    done: int = dataclasses.field(init=False)
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
     dropped: Counter[str] = dataclasses.field(default_factory=Counter)
     before: int = 0

@@ -38,6 +38,24 @@ local function calm_bound()
   return bound
 end
 
+-- Does :not_full hold what it should: a token while there is room, and none otherwise?
+local function has_right_permit(bound)
+  local NOT_FULL = KEYS[11]
+  local room = bound == '0' or call('LLEN', LIST) < tonumber(bound)
+  return call('LLEN', NOT_FULL) == (room and 1 or 0)
+end
+
+-- Messages were taken: have it hold that.
+-- length: of the queue from now on | permits: how many tokens there were, none or one
+local function set_permit(bound, length, permits)
+  local NOT_FULL = KEYS[11]
+  if bound == '0' or length < tonumber(bound) then
+    if permits == 0 then call('LPUSH', NOT_FULL, 1) end
+  elseif permits > 0 then
+    call('DEL', NOT_FULL)
+  end
+end
+
 -- A member, where it is one, and no member can be dead.
 -- milliseconds: of the lease that it has from now on; nil where it keeps the one that it has
 -- Returns: {deadline, duration, since, sequence, first, count, ranges, uid, next = that of the lease, earliest = until

@@ -47,23 +47,26 @@ if length == 0 then
   call('DEL', SOONER)
 elseif fresh then
   call('DEL', CONSUMER_CLAIM)  -- which is not there: so a user without this right fails before he has the role
+elseif acked == 0 then
+  call('HDEL', CONSUMER_LEASE, '')
 end
 if acked > 0 then
   call('LTRIM', INFLIGHT, 0, -acked - 1)
   call('INCRBY', COUNT, acked)
   call('INCRBY', BYTES, ARGV[13])
 end
-if fresh then call('SET', HOLDER, ARGV[1]) end
-if not fresh then
-  if acked == 0 and length > 0 then call('HDEL', CONSUMER_LEASE, '') end
+if fresh then
+  call('SET', HOLDER, ARGV[1])
+else
   call('HSET', CONSUMER_LEASE, 'step', ARGV[9],
        unpack(behind and {} or {'deadline', deadline, 'duration', ARGV[6]}))
-elseif length > 0 then
+end
+if length == 0 then return {'empty', -1, -1} end
+if fresh then
   call('HSET', CONSUMER_LEASE, 'token', ARGV[2], 'uid', ARGV[1], 'since', now(), 'deadline', deadline,
        'duration', ARGV[6], 'next', number, 'step', ARGV[9])
   call('DEL', FREE)
 end
-if length == 0 then return {'empty', -1, -1} end
 
 local messages, bytes = {}, 0
 repeat
@@ -72,9 +75,5 @@ repeat
 until #messages == most or bytes >= 1048576
 call('LPUSH', INFLIGHT, unpack(messages))
 call('HSET', CONSUMER_LEASE, 'next', number + #messages)
-if bound == '0' or length - #messages < tonumber(bound) then
-  if permits == 0 then call('LPUSH', NOT_FULL, 1) end
-elseif permits > 0 then
-  call('DEL', NOT_FULL)
-end
+set_permit(bound, length - #messages, permits)
 return {'ok', {messages}, {}, 0}

@@ -63,11 +63,6 @@ me[5], me[6], me[7] = first, #messages, first .. '-' .. first + #messages - 1
 call('SET', HOLDER, ARGV[1])
 me.lease[#me.lease] = first + #messages
 write_lease(token, me)
-length = length - #messages
-if bound == '0' or length < tonumber(bound) then
-  if permits == 0 then call('LPUSH', NOT_FULL, 1) end
-elseif permits > 0 then
-  call('DEL', NOT_FULL)
-end
+set_permit(bound, length - #messages, permits)
 pass_on(place)
 return {'ok', {messages}, {}, 0, first}

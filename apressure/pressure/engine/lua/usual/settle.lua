@@ -2,7 +2,7 @@
 -- this client's lease, no pause or limit, nothing that was given back or is due. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of settle.lua; nil for any other case
 if ARGV[3] == '1' or ARGV[5] == '1' or ARGV[7] ~= '3' or #ARGV ~= 10 then return nil end
-local BOUND, FREE, COUNT, BYTES, NOT_FULL = KEYS[2], KEYS[6], KEYS[9], KEYS[10], KEYS[11]
+local BOUND, FREE, COUNT, BYTES = KEYS[2], KEYS[6], KEYS[9], KEYS[10]
 local CONSUMER_LEASE, INFLIGHT, APART, CONTROL, DELAYED = KEYS[14], KEYS[19], KEYS[20], KEYS[22], KEYS[23]
 local OP = KEYS[27]
 
@@ -16,8 +16,7 @@ local unusual = call('EXISTS', APART, CONTROL, DELAYED)
 if unusual > 0 and not only_delayed(unusual, bound) then return nil end
 local flying, acked = call('LLEN', INFLIGHT), ARGV[9] - ARGV[8] + 1
 if tonumber(ARGV[8]) ~= next_number - flying or acked < 1 or acked > flying then return nil end
-local room = bound == '0' or call('LLEN', LIST) < tonumber(bound)
-if call('LLEN', NOT_FULL) ~= (room and 1 or 0) then return nil end
+if not has_right_permit(bound) then return nil end
 local ends = lease[3] ~= '1' and acked == flying
 if ends and call('LLEN', FREE) > 0 then return nil end
 

@@ -3,7 +3,7 @@
 -- case it writes nothing.
 -- KEYS, ARGV, Returns: those of settle_shared.lua; nil for any other case
 if ARGV[3] == '1' or ARGV[5] == '1' or #ARGV ~= 11 or ARGV[8] ~= '3' or #KEYS > 29 then return nil end
-local COUNT, BYTES, NOT_FULL, APART, OP = KEYS[9], KEYS[10], KEYS[11], KEYS[20], KEYS[27]
+local COUNT, BYTES, APART, OP = KEYS[9], KEYS[10], KEYS[20], KEYS[27]
 local first, last = tonumber(ARGV[9]), tonumber(ARGV[10])
 if last - first > 99 then return nil end
 
@@ -14,8 +14,7 @@ from, to = natural(from), natural(to)
 if not (from and to) or first < from or last > to or last >= me.next then return nil end
 local bound = calm_bound()
 if not bound or call('HSTRLEN', APART, last) == 0 then return nil end
-local room = bound == '0' or call('LLEN', LIST) < tonumber(bound)
-if call('LLEN', NOT_FULL) ~= (room and 1 or 0) then return nil end
+if not has_right_permit(bound) then return nil end
 
 local numbers, left = {}, {}
 for number = first, last do numbers[#numbers + 1] = number end
