@@ -173,6 +173,7 @@ async def share(kind: str, where: str, pythons: dict[str, Path], items: int, kil
     began = time.monotonic()
     options: dict[str, Any] = {} if kind == "FileQueue" else {"url": where}
     name = where if kind == "FileQueue" else "together"
+    left: list[int] = []
     with contextlib.ExitStack() as processes:
 
         def started(version: str, *arguments: str) -> Process:
@@ -200,10 +201,17 @@ async def share(kind: str, where: str, pythons: dict[str, Path], items: int, kil
             for producer in producers:
                 await asyncio.to_thread(producer.check)
             await queue.close()
+            if kills:
+                consumers.pop(random.randrange(len(consumers)))[1].kill()
             for _, consumer in consumers:
                 await asyncio.to_thread(consumer.check)
+            # `receive` of a closed queue does not wait for what a killed consumer has in flight.
+            async with asyncio.timeout(PATIENCE), queue.consumer(lease=LEASE) as rest:
+                async for item in rest:
+                    left.append(item["number"])
             put = {number for producer in producers for number in producer.numbers()}
-            acknowledged = Counter(number for _, one in everyone for number in one.numbers())
+            acknowledged = Counter(left)
+            acknowledged.update(number for _, one in everyone for number in one.numbers())
             by = {version: sum(len(one.numbers()) for v, one in everyone if v == version) for version in pythons}
             begun: set[int] = set().union(*(one.begun() for _, one in everyone))
             await queue.delete(timeout=PATIENCE)
