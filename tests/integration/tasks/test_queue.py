@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from datetime import UTC, datetime, timedelta
@@ -358,6 +359,32 @@ async def test_deleting_a_queue_leaves_nothing(open_queue: Open, db: redis.Redis
     assert [key for key in db.keys("*") if not key.startswith(b"apressure:blueque:op:")] == []
     with pytest.raises(TaskDoesNotExistError):
         await held[2].complete()
+
+
+@pytest.mark.parametrize("by", ["receive", "consumer"])
+async def test_deleting_a_queue_of_which_a_consumer_has_left(open_queue: Open, db: redis.Redis, by: str) -> None:
+    """One of two consumers of a process leaves, while the other one has a task in hand."""
+    queue = await open_queue("gone", bound=0)
+    await queue.put_many(range(3))
+    with pytest.raises(TaskDoesNotExistError):
+        async with contextlib.AsyncExitStack() as stack:
+            if by == "receive":
+                delivery = await queue.receive()
+            else:
+                await anext(await stack.enter_async_context(queue.consumer()))
+            async with queue.consumer():
+                pass
+            await queue.delete()
+            if by == "receive":
+                await delivery.ack()
+    assert [key for key in db.keys("*") if not key.startswith(b"apressure:blueque:op:")] == []
+
+
+async def test_a_consumer_of_a_deleted_queue_leaves_nothing(open_queue: Open, db: redis.Redis) -> None:
+    queue = await open_queue("gone", bound=0)
+    async with queue.consumer():
+        await queue.delete()
+    assert [key for key in db.keys("*") if not key.startswith(b"apressure:blueque:op:")] == []
 
 
 async def test_a_latency_of_milliseconds(open_queue: Open) -> None:

@@ -13,6 +13,8 @@ if ARGV[1] == '1' then
   call('DEL', BOUND, CLOSED, CONTROL, EXPIRED, KEYS[#KEYS - 1], KEYS[#KEYS])
 else
   call('DEL', TASKS, STARTED, KEYED, LINES, RING)
+  -- Blocks of ours that wait in a queue that was not created note the next sign of life in five seconds.
+  for _, member in ipairs(call('ZRANGE', NODES, 0, -1)) do depart(member) end
   if call('SCARD', LISTENERS) == 0 and call('EXISTS', BOUND, PENDING, SCHEDULED) == 0 then call('ZREM', QUEUES, NAME) end
 end
 return {'done'}

@@ -229,23 +229,26 @@ local function put_back(id, node, pid, due)
   call('HDEL', TASK .. id, 'token', 'reclaimed_node')
 end
 
--- A listener is gone, unless another one of its name lives, or its list is not empty, or no list.
+-- A listener is gone, unless a block of its name lives, or its list is not empty, or no list.
 -- Returns: whether its list is empty
 local function leave(listener)
   local left = redis.pcall('LLEN', RESERVED .. listener)
   if type(left) == 'table' or left > 0 then return false end
-  local nodes = call('ZRANGE', NODES, 0, -1)
+  local nodes, departed = call('ZRANGE', NODES, 0, -1), listener .. ' '
   for i = 1, #nodes do
-    if string.sub(nodes[i], 1, #listener + 1) == listener .. ' ' then return true end
+    if nodes[i] ~= departed and string.sub(nodes[i], 1, #departed) == departed then return true end
   end
+  call('ZREM', NODES, departed)
   if call('SREM', LISTENERS, listener) == 1 then call('ZINCRBY', QUEUES, -1, NAME) end
   return true
 end
 
--- A block of ours has ended. While tasks are in its listener's list, `bury` looks at that again.
+-- A block of ours has ended. While tasks are in its listener's list, a block without a name stands for those that have
+-- ended: `bury` looks at that again.
 local function depart(member)
+  local listener = string.gsub(member, ' [^ ]*$', '')
   call('ZREM', NODES, member)
-  if not leave((string.gsub(member, ' [^ ]*$', ''))) then call('ZADD', NODES, now() + STALE_AFTER, member) end
+  if not leave(listener) then call('ZADD', NODES, now() + STALE_AFTER, listener .. ' ') end
 end
 
 -- Whether another node works on a task that one of the released blueque has reclaimed: those do not move it.
