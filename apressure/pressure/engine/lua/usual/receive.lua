@@ -70,10 +70,9 @@ end
 
 local messages, bytes = {}, 0
 repeat
-  messages[#messages + 1] = call('RPOP', LIST)
+  messages[#messages + 1] = call('LMOVE', LIST, INFLIGHT, 'RIGHT', 'LEFT')
   bytes = bytes + #messages[#messages]
 until #messages == most or bytes >= 1048576
-call('LPUSH', INFLIGHT, unpack(messages))
 call('HSET', CONSUMER_LEASE, 'next', number + #messages)
 set_permit(bound, length - #messages, permits)
 return {'ok', {messages}, {}, 0}
