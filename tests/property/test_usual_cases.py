@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from collections.abc import ItemsView
+from collections.abc import Callable, ItemsView, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -434,37 +435,67 @@ def held(db: redis.Redis) -> tuple[list[bytes], bool, int]:
     return sorted(messages), one_of_both, 0 if shared else int(db.hget(lease, "next") or 4) - db.llen(flying)
 
 
-# (LPUSH is left out: without it, a message that was popped cannot be put anywhere.)
-RIGHTS = ("rpop", "hset", "hdel", "del", "set", "incrby", "ltrim", "time", "mget", "hmget", "hstrlen", "hlen", "exists")
+RIGHTS = (
+    "rpop", "lpush", "lmove", "hset", "hdel", "del", "set", "incrby", "ltrim", "time", "mget", "hmget", "hstrlen",
+    "hlen", "exists",
+)  # fmt: skip
 ALONE = {
     "receive": ([*RECEIVE[:10]], BEHIND), "receive by hand": (BY_HAND,),
     "receive_shared": (RECEIVE_SHARED, SHARED_BEHIND),
 }  # fmt: skip
+BLOCKS = {"acquire": ["me", "consumer", 0, "mine", 5000, 7, 0], "join": ["me", 0, "mine", 5000, 7, 0]}
+
+
+@pytest.fixture
+def limit(url: str) -> Iterator[Callable[[str], redis.Redis]]:
+    """Returns a client of a user who lacks a right."""
+    with contextlib.ExitStack() as clients, redis.Redis.from_url(url) as db:
+
+        def limited(right: str) -> redis.Redis:
+            commands = ["+@all", f"-{right}"]
+            db.acl_setuser("limited", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=commands)
+            return clients.enter_context(redis.Redis.from_url(url, username="limited", password="any"))
+
+        yield limited
+        db.acl_deluser("limited")
+        db.flushdb()
 
 
 @pytest.mark.parametrize("right", RIGHTS)
 @pytest.mark.parametrize("name", ALONE)
-def test_a_missing_right_loses_nothing(url: str, name: str, right: str) -> None:
-    source = script_of(name).source.decode()
+def test_a_missing_right_loses_nothing(url: str, limit: Callable[[str], redis.Redis], name: str, right: str) -> None:
     with redis.Redis.from_url(url) as db:
-        db.acl_setuser(
-            "limited", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all", f"-{right}"]
-        )
-        with redis.Redis.from_url(url, username="limited", password="any") as limited:
-            for arguments in ALONE[name]:
-                pipe = db.pipeline(transaction=False)
-                write(pipe, tuple(USUAL_OF[name]))
-                pipe.execute()
-                before = held(db)
-                assert before[1]
-                try:
-                    limited.eval(source, len(USUAL_OF[name]), *NAMES[: len(USUAL_OF[name])], *arguments, "tag")
-                except redis.ResponseError:
-                    assert held(db) == before
-                else:
-                    assert held(db)[:2] == before[:2]
-        db.acl_deluser("limited")
-        db.flushdb()
+        for arguments in ALONE[name]:
+            keys = fill(db, USUAL_OF[name])
+            before = held(db)
+            assert before[1]
+            try:
+                limit(right).eval(script_of(name).source.decode(), len(keys), *keys, *arguments, "tag")
+            except redis.ResponseError:
+                assert held(db) == before
+            else:
+                assert held(db)[:2] == before[:2]
+
+
+@pytest.mark.parametrize("right", RIGHTS)
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_missing_right_leaves_no_role_without_an_end(
+    url: str, limit: Callable[[str], redis.Redis], name: str, right: str
+) -> None:
+    with redis.Redis.from_url(url) as db:
+        keys = fill(db, [*USUAL, None, None])
+        with contextlib.suppress(redis.ResponseError):
+            limit(right).eval(script_of(name).source.decode(), len(keys), *keys, *BLOCKS[name], "tag")
+        assert held(db)[0] == [b"a", b"b"]
+        assert db.llen(NAMES[5]) or db.hexists(NAMES[13], "deadline")
+
+
+def fill(db: redis.Redis, state: Sequence[Any]) -> list[str]:
+    """Write a state, and return the names of its keys."""
+    pipe = db.pipeline(transaction=False)
+    write(pipe, tuple(state))
+    pipe.execute()
+    return NAMES[: len(state)]
 
 
 LIMITED: list[tuple[dict[str, str], bool]] = [

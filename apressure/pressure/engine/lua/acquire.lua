@@ -17,8 +17,9 @@ ignore_memory_limit()
 unclaim(role, ARGV[3])
 if role == PRODUCER and call('EXISTS', CLOSED) == 1 then return {'closed'} end
 local time = now()
-call('DEL', KEYS[FREE + role])
-call('SET', KEYS[HOLDER + role], ARGV[1])
+-- First, with a deadline: if this step fails below (the user lacks a right), it expires, and the role is free again.
 call('HSET', KEYS[LEASE + role], 'token', ARGV[4], 'uid', ARGV[1], 'since', time,
      'deadline', time + ARGV[5], 'duration', ARGV[5], 'next', 1, 'hold', 1)
+call('DEL', KEYS[FREE + role])
+call('SET', KEYS[HOLDER + role], ARGV[1])
 return {'ok', bound}

@@ -19,18 +19,18 @@ end
 
 ignore_memory_limit()
 unclaim(CONSUMER, claimed)
-call('DEL', KEYS[FREE + CONSUMER])
-call('SET', KEYS[HOLDER + CONSUMER], uid)
 local deadline = now() + ARGV[4]
 if lease[1] ~= SHARED then
   call('HSET', KEYS[LEASE + CONSUMER], 'token', SHARED, 'uid', uid, 'since', now(), 'deadline', deadline,
-       'duration', ARGV[4], 'earliest', deadline, 'next', 1, 'hold', 1)
+       'duration', ARGV[4], 'earliest', deadline, 'next', 1, 'hold', 1)  -- first, as in acquire.lua
   -- A client that watches the queue for a `get` cannot take anything now: all who wait in line try again, in turn.
   watch_state()
   call('HDEL', WATCH, 'id')
   call('HSET', WATCH, 'others', now() + WATCH_MS)
   call('PEXPIRE', WATCH, 2 * WATCH_MS)
 end
+call('DEL', KEYS[FREE + CONSUMER])
+call('SET', KEYS[HOLDER + CONSUMER], uid)
 local member = {since = now(), sequence = 0, first = 0, count = 0, ranges = {}, uid = uid}
 renew_member(member, ARGV[4])
 write_member(token, member)

@@ -70,11 +70,11 @@ if not mine then
     normalise(bound)
     return nothing()
   end
-  call('DEL', KEYS[FREE + CONSUMER])
   next_there, hold = next_number, false
   -- With a deadline at once: if this step fails below (the user lacks a right), the lease stays, and must expire.
   call('HSET', KEYS[LEASE + CONSUMER], 'token', token, 'uid', uid, 'since', now(), 'deadline', now() + ARGV[6],
        'duration', ARGV[6], 'next', next_there, 'step', ARGV[9])
+  call('DEL', KEYS[FREE + CONSUMER])
 end
 acknowledge(ARGV, 11, #ARGV)
 local allowed = not usual and allowance(in_flight())
