@@ -46,10 +46,12 @@ class Order(NamedTuple):
     Attributes:
         step: The number of the step that took them.
         place: Their place among the messages of all steps.
+        for_good: The step has acknowledged them, too.
     """
 
     step: int
     place: int
+    for_good: bool
 
 
 class Taken(list[M]):
@@ -152,7 +154,10 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
         done: asyncio.Future[None] = loop.create_future()
         if not self._back:
             loop.call_soon(self._send_back)
-        self._back.append(_Back(order or self._next_order(), messages, done))
+        order = order or self._next_order()
+        if order.for_good:
+            self._steps.counts.deleted_count -= len(messages)
+        self._back.append(_Back(order, messages, done))
         return done
 
     def _send_back(self) -> None:
@@ -172,7 +177,7 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
             set_result_once(one.done, None)
 
     def _next_order(self) -> Order:
-        return Order(self._step, next(self._places))
+        return Order(self._step, next(self._places), self._want is not None and not self._want.lease)
 
     def _send(self, first: Take[W]) -> None:
         if self._back:
@@ -206,7 +211,7 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
     def _accept(self, answer: Any) -> None:
         self._note(answer)
         messages, want, begin = self._messages(answer), self._want, 0
-        if want is not None and not want.lease:
+        if self._next_order().for_good:
             self._steps.counts.deleted_count += len(messages)
         for entry in list(self._entries):
             if entry.state is WITHDRAWN or entry.future.cancelled():

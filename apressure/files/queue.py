@@ -109,7 +109,7 @@ class FileQueue(Administration[T]):
             with self._operation():  # an item that cannot be decoded is in the error
                 done = await self._receiver.take_for_good(got, max(1, len(items)))
             if done:
-                note_taken(lambda done=done: self._receiver.restore(done))  # type: ignore[misc]
+                note_taken(functools.partial(self._receiver.restore, done))
             if done and broken is not None:
                 raise broken
             if done:  # otherwise their leases have ended already, and others get them

@@ -180,6 +180,7 @@ class Receiver(Steps):
                 left.remove(one)
                 if removed:
                     done.append(one)
+                    self.store.counts.deleted_count += 1
             back, left = left, []
             await self.undo(back)
             for one in done:
@@ -196,6 +197,7 @@ class Receiver(Steps):
 
     async def restore(self, got: Sequence[Got]) -> None:
         """Put deleted messages back, first in line. Cancelled, they are put back all the same."""
+        self.store.counts.deleted_count -= len(got)
         for one in got:
             await self._worker.surely(self._directory.restore, one.key, one.data, one.attempts - 1, one.expires)
 
@@ -281,12 +283,12 @@ class Receiver(Steps):
         """Delete the message of this name. False if it is gone."""
         removed = await self._worker.do(self._directory.delete, filename)
         if removed:
+            self.store.counts.deleted_count += 1
             await self._forget(filename)
         return removed
 
     async def _forget(self, filename: str) -> None:
         """Forget a message that was deleted."""
-        self.store.counts.deleted_count += 1
         self.store.went(filename)
         if self._index.reasons and (name := names.parse(filename)) and name.key in self._index.reasons:
             self._index.reasons.discard(name.key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar
@@ -331,11 +332,15 @@ class Core(QueueObject[Client, QueueConsumer[Any, TaskDelivery[Any]]], Queue[T, 
             letters = await self._complete(taken, tasks[len(taken) :])
             done = [task.claim for task, letter in zip(taken, letters, strict=True) if letter == "1"]
             if done:
-                note_taken(lambda done=done: asyncio.wait((self.steps.reopen_soon(done),)))  # type: ignore[misc]
+                note_taken(functools.partial(self._reopen, done))
             if done and broken is not None:
                 raise broken
             if done:  # otherwise their leases have ended already, and others get them
                 return [item for item, letter in zip(items, letters, strict=True) if letter == "1"]
+
+    async def _reopen(self, done: Sequence[Claim]) -> None:
+        self.steps.counts.deleted_count -= len(done)
+        await asyncio.wait((self.steps.reopen_soon(done),))
 
     async def _peek(self, newest: bool) -> bytes | None:
         return await self.steps.peek(newest)  # type: ignore[no-any-return]

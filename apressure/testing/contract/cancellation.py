@@ -47,12 +47,19 @@ class CancellationContract:
         await everywhere(open_queue, lambda queue: queue.put_many(items()), check)
 
     async def test_cancelled_gets_have_taken_nothing(self, open_queue: Opener) -> None:
+        asked: list[Any] = []
+
         async def check(queue: Any, got: Any) -> None:
             got = [] if got is None else got if isinstance(got, list) else [got]
+            assert (await asked.pop().statistics()).deleted_count == len(got)
             assert got + await drained(queue) == ITEMS[:3]
 
+        async def get(queue: Any, verb: str, more: dict[str, int]) -> Any:
+            asked.append(queue)
+            return await call(queue, verb, **more)
+
         for verb, more in (("get", {}), ("get_nowait", {}), ("get_many", {"max_items": 2})):
-            await everywhere(open_queue, lambda queue, verb=verb, more=more: call(queue, verb, **more), check)  # type: ignore[misc]
+            await everywhere(open_queue, lambda queue, verb=verb, more=more: get(queue, verb, more), check)  # type: ignore[misc]
 
     async def test_cancelled_receives_have_taken_nothing(self, open_queue: Opener) -> None:
         async def check(queue: Any, got: Any) -> None:

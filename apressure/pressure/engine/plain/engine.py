@@ -181,12 +181,12 @@ class Plain(Engine):
     async def get(self, max_items: int, timeout: float | None) -> list[bytes]:
         async def some(role_lock: RoleLock) -> list[bytes]:
             async with role_lock:
-                return await self._get_some(role_lock, max_items)
+                got = await self._get_some(role_lock, max_items)
+            self.counts.received_count += len(got)
+            self.counts.deleted_count += len(got)
+            return got
 
-        got = await self._consumer.run(some, timeout, Wait("empty"), undo=self.give_back)
-        self.counts.received_count += len(got)
-        self.counts.deleted_count += len(got)
-        return got
+        return await self._consumer.run(some, timeout, Wait("empty"), undo=self.give_back)
 
     async def purge(self) -> int:
         """Get as many messages as wait now."""
@@ -200,6 +200,7 @@ class Plain(Engine):
         messages = messages[first:end]
         if not messages:
             return
+        self.counts.deleted_count -= len(messages)
         await self._ask(b"RPUSH", self.keys.messages, *reversed(messages))
         await self._ask(b"DECRBY", self.keys.messages_count("consumer"), len(messages))
         await self._ask(b"DECRBY", self.keys.bytes_count("consumer"), sum(map(len, messages)))
