@@ -76,6 +76,7 @@ COMPLETE = [0, "86400.0", "complete", "a", "mine", "host_1", "done", 0]
 START = [0, "86400.0", "start", "a", "mine", "host_1", "7", 1, "process_started", "5.00"]
 RESERVE = [7, 0, 5, 60000, "mine", "host_1", 3, "retry", 0, ""]
 UNLIMITED = [*RESERVE[:6], 0, *RESERVE[7:]]
+AGAIN = {**WAITS, "attempts": "1", "max_attempts": "3", "node": "host_2", "returned": "was", "failure": "E\tx"}
 CALLS: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "enqueue": ("enqueue", ENQUEUE, {}),
     "complete": ("settle", COMPLETE, {}),
@@ -83,7 +84,12 @@ CALLS: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "start": ("settle", START, {"a": RESERVED}),
     "reserve": ("reserve", RESERVE, {"leases": {"a": 9999999999999}}),
     "reserve without a limit": ("reserve", UNLIMITED, {"leases": {"a": 9999999999999}}),
-}
+    "reserve again": ("reserve", RESERVE, {"leases": {"a": 9999999999999}, "b": AGAIN}),
+    "reserve again, or fail": (
+        "reserve", [*RESERVE[:7], "fail", *RESERVE[8:]],
+        {"leases": {"a": 9999999999999}, "b": {**AGAIN, "on_orphan": "fail"}},
+    ),
+}  # fmt: skip
 ARGUMENTS: dict[str, dict[int, tuple[Any, ...]]] = {
     "enqueue": {1: (1,), 2: (1,), 3: ("a", ""), 5: (FAR, LONG_AGO, "+60000")},
     "complete": {0: (1,), 1: ("0.0",), 2: ("fail", "nack", "later:60000", "unseen", "progress"), 3: ("old", "gone"),
@@ -91,6 +97,8 @@ ARGUMENTS: dict[str, dict[int, tuple[Any, ...]]] = {
     "complete reserved": {2: ("fail", "nack"), 3: ("old", "gone"), 4: ("", "theirs"), 5: ("host_2",)},
     "reserve": {1: (1,), 2: (1, 0, 100, 101), 5: ("host_2",), 6: (1, 4), 7: ("fail",), 8: (1,), 9: (0, 1)},
     "reserve without a limit": {2: (1,), 7: ("fail",)},
+    "reserve again": {6: (0, 1, 4), 7: ("fail",)},
+    "reserve again, or fail": {6: (0,), 7: ("retry",)},
     "start": {0: (1,), 2: ("progress",), 3: ("old", "gone"), 4: ("", "theirs"), 5: ("host_2",), 6: ("8",)},
 }  # fmt: skip
 MORE: dict[str, list[list[Any]]] = {

@@ -23,6 +23,7 @@ call('LLEN', RESERVED)  -- it must be of its type
 
 -- What the step replaces; and what it removes, or has to look at.
 local REPLACED = {node = true, updated = true, token = true, returned = true}
+REPLACED.max_attempts, REPLACED.on_orphan = limit > 0, ARGV[8] == 'fail'
 local UNUSUAL = ' pid process_started progress progress_message result reclaimed_node max_attempts on_orphan watched expires '
 local ends, bytes, seen, found, reserved, leases = moment + ARGV[4], 0, {}, {}, {}, {}
 for i = #ids, 1, -1 do
