@@ -84,6 +84,7 @@ CALLS: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "start": ("settle", START, {"a": RESERVED}),
     "reserve": ("reserve", RESERVE, {"leases": {"a": 9999999999999}}),
     "reserve without a limit": ("reserve", UNLIMITED, {"leases": {"a": 9999999999999}}),
+    "reserve nothing": ("reserve", RESERVE, {"leases": {"a": 9999999999999}, "pending": None}),
     "reserve again": ("reserve", RESERVE, {"leases": {"a": 9999999999999}, "b": AGAIN}),
     "reserve again, or fail": (
         "reserve", [*RESERVE[:7], "fail", *RESERVE[8:]],
@@ -97,6 +98,7 @@ ARGUMENTS: dict[str, dict[int, tuple[Any, ...]]] = {
     "complete reserved": {2: ("fail", "nack"), 3: ("old", "gone"), 4: ("", "theirs"), 5: ("host_2",)},
     "reserve": {1: (1,), 2: (1, 0, 100, 101), 5: ("host_2",), 6: (1, 4), 7: ("fail",), 8: (1,), 9: (0, 1)},
     "reserve without a limit": {2: (1,), 7: ("fail",)},
+    "reserve nothing": {1: (1,), 2: (1, 0, 100, 101), 5: ("host_2",), 6: (0,), 7: ("fail",), 8: (1,), 9: (0, 1)},
     "reserve again": {6: (0, 1, 4), 7: ("fail",)},
     "reserve again, or fail": {6: (0,), 7: ("retry",)},
     "start": {0: (1,), 2: ("progress",), 3: ("old", "gone"), 4: ("", "theirs"), 5: ("host_2",), 6: ("8",)},

@@ -1,6 +1,6 @@
--- The usual case of reserve.lua for up to 100 tasks, with as few commands as possible: the queue is neither closed,
--- paused nor limited, and has no keys; no lease has ended, no scheduled task is due, and the tasks do not expire and have
--- no fields of an earlier attempt but those that the step replaces. In any other case it writes nothing.
+-- The usual case of reserve.lua for up to 100 tasks, or for none, with as few commands as possible: the queue is neither
+-- closed, paused nor limited, and has no keys; no lease has ended, no scheduled task is due, and the tasks do not expire
+-- and have no fields of an earlier attempt but those that the step replaces. In any other case it writes nothing.
 -- KEYS, ARGV, Returns: those of reserve.lua; nil for any other case
 local most, limit = tonumber(ARGV[3]), tonumber(ARGV[7])
 if ARGV[2] == '1' or most < 1 or most > 100 then return nil end
@@ -8,7 +8,7 @@ local PENDING, SCHEDULED, LEASES, BOUND, OP, TASK = KEYS[2], KEYS[3], KEYS[9], K
 local RESERVED = KEYS[16] .. ARGV[6]
 
 local ids = redis.pcall('LRANGE', PENDING, -most, -1)
-if not ids[1] then return nil end  -- nothing waits, or the key is of a wrong type
+if ids.err then return nil end  -- of a wrong type: the step says what is wrong
 local values = call('MGET', OP, BOUND)
 local bound = values[2]
 if repeated(values[1], ARGV[1]) or (not bound and ARGV[9] == '1') then return nil end
@@ -20,6 +20,16 @@ local time = call('TIME')
 local moment = time[1] * 1000 + math.floor(time[2] / 1000)
 if call('ZRANGEBYSCORE', LEASES, '-inf', moment, 'LIMIT', 0, 1)[1] then return nil end
 call('LLEN', RESERVED)  -- it must be of its type
+if not ids[1] then
+  local lease = call('ZRANGE', LEASES, 0, 0, 'WITHSCORES')[2]
+  local scheduled = call('ZRANGE', SCHEDULED, 0, 0, 'WITHSCORES')[2]
+  local again = lease and math.max(1, math.ceil(lease - moment)) or -1
+  if scheduled then
+    local left = math.ceil(1000 * math.min(scheduled - time[1] - time[2] / 1000000, 1000000000))
+    again = again < 0 and left or math.min(again, left)
+  end
+  return {'empty', again, bound and 1 or 0}
+end
 
 -- What the step replaces; and what it removes, or has to look at.
 local REPLACED = {node = true, updated = true, token = true, returned = true}
