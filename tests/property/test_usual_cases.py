@@ -278,6 +278,7 @@ _TAKING, _SETTLING = USUAL_OF["receive_shared"], USUAL_OF["settle_shared"]
 _LATER = [*_TAKING[20:22], {"a:1:0:0:later": FAR}.items(), *_TAKING[23:25], ["1"], *_TAKING[26:]]
 _HAND, _ALONE = USUAL_OF["receive by hand"], USUAL_OF["settle"]
 MORE_USUAL: dict[str, list[list[Any]]] = {
+    "get": [[[], *USUAL_OF["get"][1:]], [[], *USUAL_OF["get"][1:28], {"id": "here", "until": SOON}]],
     "receive": [[[], *USUAL_OF["receive"][1:]], [[], *USUAL_OF["receive"][1:13], by_hand, *USUAL_OF["receive"][14:]]],
     "receive by hand": [[[], *_HAND[1:]], [*_HAND[:20], *_LATER]],
     "settle": [
@@ -344,7 +345,7 @@ CHANGES: dict[int, tuple[Any, ...]] = {
     26: (None, "", ":", "x", "7:0", "7:1", "8:1", "6:", "6:x", "10:1"),
     27: (["1"], "x"), 28: ({"id": "here"}, *watches, *WATCHES),
 }  # fmt: skip
-PUT, GET = ["me", 7, 0, 0, "", 0, "x"], ["me", 0, 1, "", "here"]
+PUT, GET, GET_NOW = ["me", 7, 0, 0, "", 0, "x"], ["me", 0, 1, "", "here"], ["me", 0, 1, "", ""]
 RECEIVE = ["me", "mine", 0, 0, 1, 5000, 4, 0, 7, 0, 2, 2, 3]
 RECEIVE_SETTLING_ALL = [*RECEIVE[:10], 2, 3, 5]
 BEHIND = [*RECEIVE[:9], 2]
@@ -358,13 +359,13 @@ SHARED_BEHIND = [*RECEIVE_SHARED[:5], 2, *RECEIVE_SHARED[6:]]
 RECEIVE_SETTLING = [*RECEIVE_SHARED, 2, 3, 5]
 SETTLE_BOTH, SETTLE_AGAIN = [*SETTLE_SHARED[:9], 3, 5], [*SETTLE_SHARED[:4], 1, *SETTLE_SHARED[5:]]
 FULLY_VARIED = (
-    PUT, GET, RECEIVE, RECEIVE_SETTLING_ALL, BEHIND, BY_HAND, SETTLE, SETTLE_ALL, RECEIVE_SHARED, RECEIVE_SETTLING,
-    SHARED_BEHIND, SETTLE_SHARED, SETTLE_BOTH, SETTLE_AGAIN,
+    PUT, GET, GET_NOW, RECEIVE, RECEIVE_SETTLING_ALL, BEHIND, BY_HAND, SETTLE, SETTLE_ALL, RECEIVE_SHARED,
+    RECEIVE_SETTLING, SHARED_BEHIND, SETTLE_SHARED, SETTLE_BOTH, SETTLE_AGAIN,
 )  # fmt: skip
 ARGUMENTS = {
     "put": [PUT, ["me", 7, 1, *PUT[3:]], [*PUT[:3], 1, *PUT[4:]], [*PUT[:4], "mine", 0, "x"], [*PUT[:5], 1, "x"],
             [*PUT, "y"], [*PUT, *"yz"], [*PUT, *"yzzy"], [*PUT[:6], *["x"] * 1000], [*PUT[:6], *["x"] * 1001]],
-    "get": [GET, ["me", 1, 1, "", ""], ["me", 0, 2, "", "here"], ["me", 0, 1, 7, ""], ["", 0, 1, "", ""],
+    "get": [GET, GET_NOW, ["me", 1, 1, "", ""], ["me", 0, 2, "", "here"], ["me", 0, 1, 7, ""], ["", 0, 1, "", ""],
             [*GET[:4], ""]],
     "receive": [RECEIVE, [*RECEIVE[:10]], [*RECEIVE[:4], 2, *RECEIVE[5:]], RECEIVE_SETTLING_ALL,
                 [*RECEIVE[:10], 2, 4, 5], [*RECEIVE[:10], 1, 2, 3], [*RECEIVE[:10], 3, 3, 2], [*RECEIVE, 3, 3, 2],
