@@ -1,8 +1,9 @@
 """Several processes of a worker: started together, started again when they die, and ended in an orderly way.
 
-Each process runs the same command. It has its number in its environment, and a pipe to its parent as its standard
-input: the end of the pipe tells it that the parent has died. It is in a session of its own, so Ctrl-C at a terminal
-reaches it through the parent alone, once.
+Each process runs the same command. It has its number in its environment, and a socket to its parent as its standard
+input. The end of the socket tells it that the parent has died. Through the socket it tells the parent that its queues
+are drained: an exit code of 0 alone may come from `os._exit(0)` in a handler. It is in a session of its own, so Ctrl-C
+at a terminal reaches it through the parent alone, once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
@@ -32,6 +34,9 @@ _RESTART: Final = Backoff(0.5, 30.0)
 
 _HEALTHY: Final = 10.0
 """Seconds after which a process that ends counts as having worked: the pauses begin anew."""
+
+_DRAINED: Final = b"drained"
+"""What a process sends to its parent before it ends, if its queues are drained."""
 
 _NOT_STARTED: Final = 126
 """The exit code of a process that could not be started, as in a shell."""
@@ -58,6 +63,12 @@ def parent_watched(on_death: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         loop.remove_reader(0)
+
+
+def tell_drained() -> None:
+    """Tell the parent that the queues of this process are drained: it is not to be started again."""
+    with contextlib.suppress(OSError):  # the parent has died
+        os.write(0, _DRAINED)
 
 
 class Processes:
@@ -91,8 +102,8 @@ class Processes:
         """Run the processes until all have ended, or a signal has ended them.
 
         Each signal is passed on: the first lets handlers finish, the second cancels them. A process that dies is
-        started again, after a pause that grows. One that ends with 0 has drained its queues, and is not. (One that a
-        signal has ended says so by its exit code, 128 and the signal.)
+        started again, after a pause that grows. One that has called `tell_drained`, and ends with 0, is not. (One that
+        a signal has ended says so by its exit code, 128 and the signal.)
 
         Returns:
             The exit code: 0, or the first one after which starting again is pointless, or of a process that has failed
@@ -154,13 +165,13 @@ class Processes:
         while not self._stopping:
             began, ended = time.monotonic(), self._ended
             try:
-                code = await self._once(number, ended)
-                how = f"ended with {in_words(code)}"
+                code, drained = await self._once(number, ended)
+                how = f"ended with {in_words(code)}" + (", and has not drained" if code == 0 else "")
             except OSError as error:  # no memory, no more processes: that may pass
-                code, how = _NOT_STARTED, f"could not be started: {error}"
+                code, drained, how = _NOT_STARTED, False, f"could not be started: {error}"
             if self._stopping:
                 self._code = self._code or self._failure_of(code)
-            if code == 0 and not ended.is_set():
+            if code == 0 and drained and not ended.is_set():
                 return
             if code in self._final and self._watched is None and not ended.is_set():
                 self._code = code
@@ -177,20 +188,32 @@ class Processes:
             )  # fmt: skip
             await pause_until(ended, pause)
 
-    async def _once(self, number: int, ended: asyncio.Event) -> int:
-        """Run one of the processes to its end; returns its exit code, or the negative number of the signal."""
+    async def _once(self, number: int, ended: asyncio.Event) -> tuple[int, bool]:
+        """Run one of the processes to its end.
+
+        Returns:
+            Its exit code, or the negative number of the signal; and whether it has told that its queues are drained.
+        """
         environment = {**os.environ, NUMBER: str(number)}
-        process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=asyncio.subprocess.PIPE, env=environment, start_new_session=True
-        )
-        self._running[number] = process
-        if ended.is_set():  # while it was being started
-            self._tell(number, signal.SIGTERM)
-        try:
-            return await process.wait()
-        finally:
-            del self._running[number]
-            self._told.discard(number)
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                process = await asyncio.create_subprocess_exec(
+                    *self._command, stdin=theirs.fileno(), env=environment, start_new_session=True
+                )
+            self._running[number] = process
+            if ended.is_set():  # while it was being started
+                self._tell(number, signal.SIGTERM)
+            try:
+                code = await process.wait()
+            finally:
+                del self._running[number]
+                self._told.discard(number)
+            ours.setblocking(False)  # a process that it has started may have inherited the socket
+            try:
+                return code, ours.recv(len(_DRAINED)) == _DRAINED
+            except BlockingIOError:
+                return code, False
 
     def _failure_of(self, code: int) -> int:
         """Return with what a process has failed that was told to end; 0 if the signal has ended it, as it should."""

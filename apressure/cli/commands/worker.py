@@ -158,6 +158,8 @@ def worker(
     signal = next((one.signal for one in done.values() if one.signal is not None), None)
     if number is not None and signal is not None:
         raise typer.Exit(128 + signal)  # the parent knows whether it has sent it, or has to replace this process
+    if number is not None:
+        processes.tell_drained()
 
 
 async def _served(worker: Worker, has_parent: bool, observer: Any) -> dict[str, Served]:

@@ -427,6 +427,17 @@ def test_a_handler_that_exits_has_not_drained(app: App, orders: sync.Queue[Any])
     assert orders.qsize() >= 1
 
 
+def test_a_process_that_ends_with_0_by_itself_is_replaced(app: App, orders: sync.Queue[Any]) -> None:
+    (app.place / "app.py").write_text(EXITS.replace("sys.exit(0)", "os._exit(0)"))
+    with app.started("app:worker", "--processes", "2") as parent:
+        more = lambda: orders.put(b"more") is None and len(app.pids()) >= 4  # noqa: E731
+        app.wait(lambda: parent.poll() is not None or more())
+        assert parent.poll() is None
+        parent.send_signal(signal.SIGTERM)
+        output, _ = parent.communicate(timeout=PATIENCE)
+    assert b"of the worker ended with exit code 0, and has not drained: it starts again in" in output
+
+
 @pytest.mark.parametrize("processes_given", [(), ("--processes", "2")])
 def test_a_module_that_exits_has_not_drained(
     app: App, orders: sync.Queue[Any], processes_given: tuple[str, ...]

@@ -173,7 +173,8 @@ async def test_a_change_on_the_page(said: Said, url: str, open_queue: Opener) ->
 async def test_the_processes_of_a_worker(said: Said, tmp_path: Path) -> None:
     watched, died, once = tmp_path / "watched", tmp_path / "died", tmp_path / "once"
     watched.mkdir()
-    die = f"import pathlib, sys; sys.exit(not pathlib.Path({os.fspath(died)!r}).exists())"
+    drained = "__import__('apressure.worker.processes').worker.processes.tell_drained()"
+    die = f"import pathlib, sys; pathlib.Path({os.fspath(died)!r}).exists() or sys.exit(1); {drained}"
     running = asyncio.ensure_future(Processes([sys.executable, "-c", die], 1).run(()))
     await eventually(lambda: said("worker_restarted"))
     died.touch()
@@ -181,7 +182,7 @@ async def test_the_processes_of_a_worker(said: Said, tmp_path: Path) -> None:
     restarted: Any = said("worker_restarted")[0]
     assert (restarted.number, restarted.exit_code, restarted.seconds > 0) == (0, 1, True)
     assert "process 0 of the worker ended with exit code 1: it starts again in" in restarted.getMessage()
-    live = f"import pathlib, time; pathlib.Path({os.fspath(once)!r}).exists() or time.sleep(3600)"
+    live = f"import pathlib, time; pathlib.Path({os.fspath(once)!r}).exists() or time.sleep(3600); {drained}"
     running = asyncio.ensure_future(Processes([sys.executable, "-c", live], 1, watched=[watched]).run(()))
     changes = 0
 
