@@ -36,6 +36,7 @@ from apressure import (
     pipe,
     serve,
 )
+from apressure.embedded import EmbeddedServer
 from apressure.pressure.engine import waits
 from apressure.tasks import Runner
 from apressure.worker.processes import Processes
@@ -121,6 +122,39 @@ async def test_a_request_whose_asker_has_left(said: Said, url: str) -> None:
         assert "is dropped: its asker has left" in dropped.getMessage()
         assert not said("handler_failed")
         await queue.delete()
+
+
+@provokes("unacknowledged")
+@pytest.mark.parametrize("away", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+@pytest.mark.parametrize("kind", [AsyncQueue, EventQueue, TaskQueue])
+async def test_acknowledgements_that_a_draining_service_cannot_send_are_told(
+    said: Said, make_server: Callable[..., EmbeddedServer], kind: Any, away: signal.Signals
+) -> None:
+    server, stop, go_on, began = make_server("valkey"), asyncio.Event(), asyncio.Event(), []
+    options = {"retry_timeout": 0.5, "connect_timeout": 0.5, "response_timeout": 0.5, "settle_timeout": 0.5}
+    async with kind("jobs", url=server.url, codec="raw", **options) as jobs:
+        await jobs.create()
+        await jobs.put_many([b"1", b"2", b"3"])
+
+        async def handle(item: bytes) -> None:
+            began.append(item)
+            await go_on.wait()
+
+        service = asyncio.ensure_future(serve(handle, jobs, concurrency=3, signals=(), stop=stop))
+        await eventually(lambda: len(began) == 3)
+        os.kill(server.pid, away)
+        try:
+            stop.set()
+            go_on.set()
+            assert (await in_time(service)).handled == 3
+        finally:
+            if away == signal.SIGSTOP:
+                os.kill(server.pid, signal.SIGCONT)
+    (told,) = said("unacknowledged")
+    assert (told.kind, told.queue, told.count) == (kind.__name__, "jobs", 3)  # type: ignore[attr-defined]
+    assert told.getMessage() == (
+        "3 acknowledgements of the queue 'jobs' may not have arrived: these messages may be delivered again"
+    )
 
 
 @on_valkey
