@@ -15,7 +15,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,6 +94,8 @@ class Processes:
         self._stopping = False
         self._ended = asyncio.Event()
         """The processes that run now have been told to end."""
+        self._retry = asyncio.Event()
+        """What waits for a file to change starts again: one has, or nothing watches files any more."""
         self._code = 0
         self._sent: set[int] = set()
         """The signals that processes have been told to end with."""
@@ -114,9 +116,11 @@ class Processes:
 
         Cancelled, it ends the processes, and waits for them.
         """
-        changes = None if self._watched is None else _changes(self._watched)
         with listening(signals, self._stop):
-            watcher = None if changes is None else background.start(self._reload(changes), "watching a worker's files")
+            watcher = None
+            if self._watched is not None:
+                watching = self._reload(self._watched, _changes(self._watched))
+                watcher = background.start(watching, "watching a worker's files")
             keepers = [background.start(self._keep(number), "running a process") for number in range(self._count)]
             try:
                 await asyncio.wait(keepers)
@@ -137,19 +141,44 @@ class Processes:
         self._stopping = True
         self._end(signum)
 
-    async def _reload(self, changes: AsyncIterator[set[Any]]) -> None:
-        """End all processes, to start them again, whenever a file has changed."""
-        async for changed in changes:
-            names = ", ".join(sorted({Path(name).name for _, name in changed}))
+    async def _reload(self, directories: Sequence[Path], changes: AsyncGenerator[set[Any], None]) -> None:
+        """Start all processes again whenever a file has changed. Where that cannot be seen, they go on without it."""
+        try:
+            await self._watch(directories, changes)
+        except Exception as raised:  # noqa: BLE001 (watchfiles has errors of its own, such as that a limit is reached)
+            error = raised
+            while isinstance(error, ExceptionGroup):  # anyio puts them into one
+                error = error.exceptions[0]
             logger.warning(
-                "%s changed: the worker starts again", names, extra={"event": "worker_reloaded", "count": len(changed)}
-            )
-            self._end(signal.SIGTERM, again=False)
+                "the worker goes on, but does not start again when a file changes: %s. Start it anew to watch files",
+                str(error).rstrip("."), extra={"event": "reload_ended", "error": type(error).__name__},
+            )  # fmt: skip
+        self._watched = None
+        self._retry.set()
+
+    async def _watch(self, directories: Sequence[Path], changes: AsyncGenerator[set[Any], None]) -> None:
+        """End all processes, to start them again, whenever a file has changed.
+
+        Raises:
+            FileNotFoundError: A directory is not there any more.
+            Exception: watchfiles has failed, or ended.
+        """
+        places = [(directory, directory.stat()) for directory in directories]
+        async with contextlib.aclosing(changes):
+            async for changed in changes:
+                _check_that_all_are_there(places)
+                if changed:
+                    names = ", ".join(sorted({Path(name).name for _, name in changed}))
+                    extra = {"event": "worker_reloaded", "count": len(changed)}
+                    logger.warning("%s changed: the worker starts again", names, extra=extra)
+                    self._end(signal.SIGTERM, again=False)
+        raise RuntimeError("watchfiles has ended")
 
     def _end(self, signum: int, again: bool = True) -> None:
         """End the processes; without `again`, those that end already are left alone."""
         ended, self._ended = self._ended, asyncio.Event()
         ended.set()
+        self._retry.set()
         for number in self._running.keys() - (set() if again else self._told):
             self._tell(number, signum)
 
@@ -186,7 +215,9 @@ class Processes:
                 "when a file changes" if pause is None else f"in {pause:.1f} s",
                 extra={"event": "worker_restarted", "number": number, "exit_code": code, "seconds": pause},
             )  # fmt: skip
-            await pause_until(ended, pause)
+            if pause is None:
+                self._retry.clear()
+            await pause_until(self._retry if pause is None else ended, pause)
 
     async def _once(self, number: int, ended: asyncio.Event) -> tuple[int, bool]:
         """Run one of the processes to its end.
@@ -229,11 +260,21 @@ def in_words(code: int) -> str:
         return f"signal {-code}"
 
 
-def _changes(directories: Sequence[Path]) -> AsyncIterator[set[Any]]:
+def _changes(directories: Sequence[Path]) -> AsyncGenerator[set[Any], None]:
     try:
         import watchfiles
     except ImportError:
         raise MissingExtraError(
             "--reload needs watchfiles. Run pip install 'apressure[worker]'", extra="worker"
         ) from None
-    return watchfiles.awatch(*directories, watch_filter=watchfiles.PythonFilter())
+    # Every few seconds it gives nothing, so that a directory that is gone is noticed: watchfiles does not tell.
+    return watchfiles.awatch(*directories, watch_filter=watchfiles.PythonFilter(), yield_on_timeout=True)
+
+
+def _check_that_all_are_there(places: Sequence[tuple[Path, os.stat_result]]) -> None:
+    """Raise where a directory is not the one any more that is watched."""
+    for directory, before in places:
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(directory.stat(), before):
+                continue
+        raise FileNotFoundError(f"the directory {str(directory)!r} was deleted or replaced")

@@ -8,6 +8,7 @@ import errno
 import logging
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -203,7 +204,7 @@ async def test_a_change_on_the_page(said: Said, url: str, open_queue: Opener) ->
     assert said("job_ended")[0].getMessage() == r"the job of <ann>\t is done: discard jobs, 0 dead letters"
 
 
-@provokes("worker_restarted", "worker_reloaded")
+@provokes("worker_restarted", "worker_reloaded", "reload_ended")
 async def test_the_processes_of_a_worker(said: Said, tmp_path: Path) -> None:
     watched, died, once = tmp_path / "watched", tmp_path / "died", tmp_path / "once"
     watched.mkdir()
@@ -231,6 +232,13 @@ async def test_the_processes_of_a_worker(said: Said, tmp_path: Path) -> None:
     (watched / "app.py").write_text("last")
     assert await in_time(running) == 0
     assert "app.py changed: the worker starts again" in said("worker_reloaded")[0].getMessage()
+    once.unlink()
+    running = asyncio.ensure_future(Processes([sys.executable, "-c", live], 1, watched=[watched]).run(()))
+    shutil.rmtree(watched)
+    await eventually(lambda: said("reload_ended"))
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await in_time(running)
 
 
 def test_each_event_of_the_page_is_provoked_by_a_test_and_for_each_kind_of_queue() -> None:
