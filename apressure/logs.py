@@ -221,6 +221,13 @@ def lease_lost(
     warn("lease_lost", queue, text, queue, role, count, error, message=message, **keys)
 
 
+def unacknowledged(kind: str, queue: str, count: int) -> None:
+    """Log that a consumer has ended, and so many of its acknowledgements got no answer, or failed. 0 logs nothing."""
+    if count:
+        text = "%d acknowledgement%s of the queue %r may not have arrived: these messages may be delivered again"
+        warn("unacknowledged", queue, text, count, "" if count == 1 else "s", queue, kind=kind, count=count)
+
+
 def dead_letter(
     kind: str,
     queue: str,

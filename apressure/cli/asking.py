@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any
 
 from apressure.core.errors import missing
-from apressure.exceptions import QueueAlreadyExistsError, QueueDoesNotExistError, QueueEmptyError
+from apressure.exceptions import QueueDoesNotExistError, QueueEmptyError
 from apressure.monitor.finding import bare_name
 from apressure.queue_addresses import QueueAddress
 
@@ -50,12 +50,10 @@ def command_for(verb: str, address: QueueAddress) -> str:
 
 
 def advised(error: BaseException, named: Mapping[str, Collection[QueueAddress]]) -> BaseException:
-    """Return an error with the words of the command line: the option, or the command that creates a named queue."""
+    """Return an error with the command that creates a named queue, where it is missing."""
     if isinstance(error, QueueDoesNotExistError) and len(addresses := list(named.get(error.name, ()))) == 1:
         advice = f"create it first with `{command_for('create', addresses[0])}`"
         return QueueDoesNotExistError(str(error).replace("create it first", advice), name=error.name)
-    if isinstance(error, QueueAlreadyExistsError):
-        return QueueAlreadyExistsError(str(error).replace("Pass exist_ok=True", "Add --exist-ok"), name=error.name)
     return error
 
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -15,6 +16,7 @@ from apressure import Client, Durability, opening, queue_addresses, validation
 from apressure.cli.exits import UsageError
 from apressure.cli.show import printable
 from apressure.cli.streams.framing import DEFAULT_LIMIT, Framing
+from apressure.cli.wording import names_of
 from apressure.monitor.finding import Finder
 from apressure.queue_addresses import Kind, QueueAddress
 
@@ -215,12 +217,14 @@ class Common:
         prefix: The prefix of all keys, or None for the environment's.
         json: Print JSON.
         named: The addresses that were read, by the names of their queues.
+        options: The options of the command; see `wording.names_of`.
     """
 
     url: str | None = None
     prefix: str | None = None
     json: bool = False
     named: dict[str, set[QueueAddress]] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, context: typer.Context, url: str | None, prefix: str | None, json: bool) -> Common:
@@ -231,6 +235,7 @@ class Common:
             url=url or before.url or os.environ.get("APRESSURE_URL") or None,
             prefix=before.prefix if prefix is None else prefix,
             json=json or before.json,
+            options=names_of(context),
         )
 
     def read(self, address: str, default: Kind = "queue") -> QueueAddress:

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import typer
@@ -18,6 +18,7 @@ import typer
 from apressure.cli.asking import advised
 from apressure.cli.exits import HANDLED, Exit, as_dict, code_of, explained, message_of
 from apressure.cli.options import Common, complain
+from apressure.cli.wording import in_options, reword
 
 _T = TypeVar("_T")
 
@@ -73,16 +74,16 @@ def errors_printed(common: Common, remains: Callable[[], Remains | None] = lambd
         code = Exit(128 + stopped.signum)
         left = remains()
         if isinstance(stopped.__cause__, HANDLED):
-            _print_error(stopped.__cause__, code, left, as_json=common.json)
+            _print_error(common, stopped.__cause__, code, left)
         elif left is not None:
-            _print_error(stopped, code, left, as_json=common.json)
+            _print_error(common, stopped, code, left)
         raise typer.Exit(int(code)) from None
     except HANDLED as error:
         code = code_of(error)
         if code is Exit.BROKEN_PIPE:
             mute_output()
         else:
-            _print_error(advised(error, common.named), code, remains(), as_json=common.json)
+            _print_error(common, error, code, remains())
         raise typer.Exit(int(code)) from None
 
 
@@ -161,8 +162,10 @@ def new_fast_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-def _print_error(error: BaseException, code: Exit, remains: Remains | None, *, as_json: bool) -> None:
-    if as_json:
+def _print_error(common: Common, error: BaseException, code: Exit, remains: Remains | None) -> None:
+    error = advised(error, common.named)
+    reword(error, common.options)
+    if common.json:
         complain(jsons.dumps({**as_dict(error, code), **(remains.data if remains else {})}))
     else:
         hint = f" ({error.help})" if sys.stderr.isatty() and explained(error) else ""
@@ -180,11 +183,13 @@ class _Printer(logging.Handler):
 
     Args:
         untold: Events that are not printed.
+        options: The options of the command.
     """
 
-    def __init__(self, untold: Collection[str]) -> None:
+    def __init__(self, untold: Collection[str], options: Mapping[str, str]) -> None:
         super().__init__()
         self._untold = untold
+        self._options = options
 
     def emit(self, record: logging.LogRecord) -> None:
         if getattr(record, "event", None) in self._untold:
@@ -192,7 +197,7 @@ class _Printer(logging.Handler):
         lines = record.getMessage().splitlines()
         if record.exc_info:
             lines += logging.Formatter().formatException(record.exc_info).splitlines()
-        complain(f"apressure: {lines[0] if lines else ''}")
+        complain(f"apressure: {in_options(lines[0], self._options) if lines else ''}")
         for line in lines[1:]:  # of a traceback, or where the event loop is blocked
             complain(line)
 
@@ -200,7 +205,7 @@ class _Printer(logging.Handler):
 @contextlib.contextmanager
 def _log_printed(common: Common, untold: Collection[str]) -> Iterator[None]:
     """Print the library's warnings on standard error; on a terminal also which role a command waits for."""
-    logger, printer = logging.getLogger("apressure"), _Printer(untold)
+    logger, printer = logging.getLogger("apressure"), _Printer(untold, common.options)
     level = logger.level
     logger.setLevel(logging.INFO if sys.stderr.isatty() and not common.json else logging.WARNING)
     logger.addHandler(printer)

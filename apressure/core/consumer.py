@@ -209,6 +209,7 @@ class QueueConsumer(ABC, Generic[T, D]):
         self._state = "left"
         unseen, seen = self.hand.surrender()
         await self._flush()
+        logs.unacknowledged(self.hand.kind, self.hand.name, self.hand.unacknowledged)
         try:
             try:
                 for answer in self.hand.send_back(unseen, seen):

@@ -343,7 +343,7 @@ def _members(
     """Return how each of several services shares the handlers; None for a single one."""
     if weights is not None:
         if count == 1:
-            raise ValueError("weights are for several queues, and there is one: leave weights out")
+            raise ValueError("weights= is for several queues, and there is one: leave out weights=")
         if len(weights) != count:
             raise ValueError(f"weights must be one number for each of the {count} queues, not {len(weights)}")
         for weight in weights:

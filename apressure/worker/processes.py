@@ -1,8 +1,9 @@
 """Several processes of a worker: started together, started again when they die, and ended in an orderly way.
 
-Each process runs the same command. It has its number in its environment, and a pipe to its parent as its standard
-input: the end of the pipe tells it that the parent has died. It is in a session of its own, so Ctrl-C at a terminal
-reaches it through the parent alone, once.
+Each process runs the same command. It has its number in its environment, and a socket to its parent as its standard
+input. The end of the socket tells it that the parent has died. Through the socket it tells the parent that its queues
+are drained: an exit code of 0 alone may come from `os._exit(0)` in a handler. It is in a session of its own, so Ctrl-C
+at a terminal reaches it through the parent alone, once.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +34,9 @@ _RESTART: Final = Backoff(0.5, 30.0)
 
 _HEALTHY: Final = 10.0
 """Seconds after which a process that ends counts as having worked: the pauses begin anew."""
+
+_DRAINED: Final = b"drained"
+"""What a process sends to its parent before it ends, if its queues are drained."""
 
 _NOT_STARTED: Final = 126
 """The exit code of a process that could not be started, as in a shell."""
@@ -60,6 +65,12 @@ def parent_watched(on_death: Callable[[], object]) -> Iterator[None]:
         loop.remove_reader(0)
 
 
+def tell_drained() -> None:
+    """Tell the parent that the queues of this process are drained: it is not to be started again."""
+    with contextlib.suppress(OSError):  # the parent has died
+        os.write(0, _DRAINED)
+
+
 class Processes:
     """Processes that run the same command.
 
@@ -83,6 +94,8 @@ class Processes:
         self._stopping = False
         self._ended = asyncio.Event()
         """The processes that run now have been told to end."""
+        self._retry = asyncio.Event()
+        """What waits for a file to change starts again: one has, or nothing watches files any more."""
         self._code = 0
         self._sent: set[int] = set()
         """The signals that processes have been told to end with."""
@@ -91,8 +104,8 @@ class Processes:
         """Run the processes until all have ended, or a signal has ended them.
 
         Each signal is passed on: the first lets handlers finish, the second cancels them. A process that dies is
-        started again, after a pause that grows. One that ends with 0 has drained its queues, and is not. (One that a
-        signal has ended says so by its exit code, 128 and the signal.)
+        started again, after a pause that grows. One that has called `tell_drained`, and ends with 0, is not. (One that
+        a signal has ended says so by its exit code, 128 and the signal.)
 
         Returns:
             The exit code: 0, or the first one after which starting again is pointless, or of a process that has failed
@@ -103,9 +116,11 @@ class Processes:
 
         Cancelled, it ends the processes, and waits for them.
         """
-        changes = None if self._watched is None else _changes(self._watched)
         with listening(signals, self._stop):
-            watcher = None if changes is None else background.start(self._reload(changes), "watching a worker's files")
+            watcher = None
+            if self._watched is not None:
+                watching = self._reload(self._watched, _changes(self._watched))
+                watcher = background.start(watching, "watching a worker's files")
             keepers = [background.start(self._keep(number), "running a process") for number in range(self._count)]
             try:
                 await asyncio.wait(keepers)
@@ -126,19 +141,44 @@ class Processes:
         self._stopping = True
         self._end(signum)
 
-    async def _reload(self, changes: AsyncIterator[set[Any]]) -> None:
-        """End all processes, to start them again, whenever a file has changed."""
-        async for changed in changes:
-            names = ", ".join(sorted({Path(name).name for _, name in changed}))
+    async def _reload(self, directories: Sequence[Path], changes: AsyncGenerator[set[Any], None]) -> None:
+        """Start all processes again whenever a file has changed. Where that cannot be seen, they go on without it."""
+        try:
+            await self._watch(directories, changes)
+        except Exception as raised:  # noqa: BLE001 (watchfiles has errors of its own, such as that a limit is reached)
+            error = raised
+            while isinstance(error, ExceptionGroup):  # anyio puts them into one
+                error = error.exceptions[0]
             logger.warning(
-                "%s changed: the worker starts again", names, extra={"event": "worker_reloaded", "count": len(changed)}
-            )
-            self._end(signal.SIGTERM, again=False)
+                "the worker goes on, but does not start again when a file changes: %s. Start it anew to watch files",
+                str(error).rstrip("."), extra={"event": "reload_ended", "error": type(error).__name__},
+            )  # fmt: skip
+        self._watched = None
+        self._retry.set()
+
+    async def _watch(self, directories: Sequence[Path], changes: AsyncGenerator[set[Any], None]) -> None:
+        """End all processes, to start them again, whenever a file has changed.
+
+        Raises:
+            FileNotFoundError: A directory is not there any more.
+            Exception: watchfiles has failed, or ended.
+        """
+        places = [(directory, directory.stat()) for directory in directories]
+        async with contextlib.aclosing(changes):
+            async for changed in changes:
+                _check_that_all_are_there(places)
+                if changed:
+                    names = ", ".join(sorted({Path(name).name for _, name in changed}))
+                    extra = {"event": "worker_reloaded", "count": len(changed)}
+                    logger.warning("%s changed: the worker starts again", names, extra=extra)
+                    self._end(signal.SIGTERM, again=False)
+        raise RuntimeError("watchfiles has ended")
 
     def _end(self, signum: int, again: bool = True) -> None:
         """End the processes; without `again`, those that end already are left alone."""
         ended, self._ended = self._ended, asyncio.Event()
         ended.set()
+        self._retry.set()
         for number in self._running.keys() - (set() if again else self._told):
             self._tell(number, signum)
 
@@ -154,13 +194,13 @@ class Processes:
         while not self._stopping:
             began, ended = time.monotonic(), self._ended
             try:
-                code = await self._once(number, ended)
-                how = f"ended with {in_words(code)}"
+                code, drained = await self._once(number, ended)
+                how = f"ended with {in_words(code)}" + (", and has not drained" if code == 0 else "")
             except OSError as error:  # no memory, no more processes: that may pass
-                code, how = _NOT_STARTED, f"could not be started: {error}"
+                code, drained, how = _NOT_STARTED, False, f"could not be started: {error}"
             if self._stopping:
                 self._code = self._code or self._failure_of(code)
-            if code == 0 and not ended.is_set():
+            if code == 0 and drained and not ended.is_set():
                 return
             if code in self._final and self._watched is None and not ended.is_set():
                 self._code = code
@@ -175,22 +215,36 @@ class Processes:
                 "when a file changes" if pause is None else f"in {pause:.1f} s",
                 extra={"event": "worker_restarted", "number": number, "exit_code": code, "seconds": pause},
             )  # fmt: skip
-            await pause_until(ended, pause)
+            if pause is None:
+                self._retry.clear()
+            await pause_until(self._retry if pause is None else ended, pause)
 
-    async def _once(self, number: int, ended: asyncio.Event) -> int:
-        """Run one of the processes to its end; returns its exit code, or the negative number of the signal."""
+    async def _once(self, number: int, ended: asyncio.Event) -> tuple[int, bool]:
+        """Run one of the processes to its end.
+
+        Returns:
+            Its exit code, or the negative number of the signal; and whether it has told that its queues are drained.
+        """
         environment = {**os.environ, NUMBER: str(number)}
-        process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=asyncio.subprocess.PIPE, env=environment, start_new_session=True
-        )
-        self._running[number] = process
-        if ended.is_set():  # while it was being started
-            self._tell(number, signal.SIGTERM)
-        try:
-            return await process.wait()
-        finally:
-            del self._running[number]
-            self._told.discard(number)
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                process = await asyncio.create_subprocess_exec(
+                    *self._command, stdin=theirs.fileno(), env=environment, start_new_session=True
+                )
+            self._running[number] = process
+            if ended.is_set():  # while it was being started
+                self._tell(number, signal.SIGTERM)
+            try:
+                code = await process.wait()
+            finally:
+                del self._running[number]
+                self._told.discard(number)
+            ours.setblocking(False)  # a process that it has started may have inherited the socket
+            try:
+                return code, ours.recv(len(_DRAINED)) == _DRAINED
+            except BlockingIOError:
+                return code, False
 
     def _failure_of(self, code: int) -> int:
         """Return with what a process has failed that was told to end; 0 if the signal has ended it, as it should."""
@@ -206,11 +260,21 @@ def in_words(code: int) -> str:
         return f"signal {-code}"
 
 
-def _changes(directories: Sequence[Path]) -> AsyncIterator[set[Any]]:
+def _changes(directories: Sequence[Path]) -> AsyncGenerator[set[Any], None]:
     try:
         import watchfiles
     except ImportError:
         raise MissingExtraError(
             "--reload needs watchfiles. Run pip install 'apressure[worker]'", extra="worker"
         ) from None
-    return watchfiles.awatch(*directories, watch_filter=watchfiles.PythonFilter())
+    # Every few seconds it gives nothing, so that a directory that is gone is noticed: watchfiles does not tell.
+    return watchfiles.awatch(*directories, watch_filter=watchfiles.PythonFilter(), yield_on_timeout=True)
+
+
+def _check_that_all_are_there(places: Sequence[tuple[Path, os.stat_result]]) -> None:
+    """Raise where a directory is not the one any more that is watched."""
+    for directory, before in places:
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(directory.stat(), before):
+                continue
+        raise FileNotFoundError(f"the directory {str(directory)!r} was deleted or replaced")

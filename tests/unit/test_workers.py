@@ -7,7 +7,7 @@ import functools
 import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +63,13 @@ place, way, mine = Path(sys.argv[1]), sys.argv[2], f"{os.environ['APRESSURE_WORK
 signals = []
 signal.signal(signal.SIGTERM, lambda signum, frame: (signals.append(signum), (place / f"told-{mine}").touch()))
 (place / f"began-{mine}").touch()
-while not signals:
+while not signals and way != "dies":
     time.sleep(0.01)
 if way == "slow":
     while not (place / "go_on").exists():
         time.sleep(0.01)
 (place / f"got-{len(signals)}-{mine}").touch()
-sys.exit(7 if way == "fails" else 0)
+sys.exit({"fails": 7, "dies": 3}.get(way, 0))
 """
 
 
@@ -82,10 +82,10 @@ async def until(condition: Callable[[], object]) -> None:
 class Started:
     """Processes that note in a directory what happens to them."""
 
-    def __init__(self, place: Path, way: str = "ends", count: int = 1) -> None:
+    def __init__(self, place: Path, way: str = "ends", count: int = 1, watched: Sequence[Path] | None = None) -> None:
         self.place = place
         command = [sys.executable, "-c", SCRIPT, str(place), way]
-        self.processes = processes.Processes(command, count)
+        self.processes = processes.Processes(command, count, watched=watched)
         self.running = asyncio.ensure_future(self.processes.run(()))
 
     def noted(self, what: str) -> list[str]:
@@ -134,6 +134,52 @@ async def test_a_process_that_cannot_be_started_is_tried_again(
     await until(lambda: len(started.noted("began")) == 2)
     assert await started.ended() == 0
     assert "of the worker could not be started: [Errno 11] no more processes: it starts again in" in caplog.text
+
+
+def deleted(place: Path) -> None:
+    (place / "code").rmdir()
+
+
+def replaced(place: Path) -> None:
+    (place / "code").rename(place / "old")
+    (place / "code").mkdir()
+
+
+@pytest.mark.parametrize("change", [deleted, replaced])
+async def test_it_goes_on_when_the_directory_with_the_code_is_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Callable[[Path], None]
+) -> None:
+    pytest.importorskip("watchfiles", reason="watchfiles")
+    (tmp_path / "code").mkdir()
+    started = Started(tmp_path, count=2, watched=[tmp_path / "code"])
+    await until(lambda: len(started.noted("began")) == 2)
+    change(tmp_path)
+    await until(lambda: "was deleted or replaced. Start it anew to watch files" in caplog.text)
+    assert await started.ended() == 0
+    assert len(started.noted("began")) == 2
+    assert [one.event for one in caplog.records if one.name == "apressure"] == ["reload_ended"]  # type: ignore[attr-defined]
+
+
+async def test_a_watcher_that_fails_stops_no_process_and_keeps_none_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that has failed waits for a file to change: it is started again as without --reload."""
+    watchfiles = pytest.importorskip("watchfiles", reason="watchfiles")
+    monkeypatch.setattr(processes, "_RESTART", Backoff(0.01, 0.01))
+    full = asyncio.Event()
+
+    async def awatch(*directories: Path, **how: Any) -> AsyncIterator[set[Any]]:
+        await full.wait()
+        raise ExceptionGroup("unhandled errors", [OSError("OS file watch limit reached.")])
+        yield set()
+
+    monkeypatch.setattr(watchfiles, "awatch", awatch)
+    started = Started(tmp_path, "dies", watched=[tmp_path])
+    await until(lambda: "it starts again when a file changes" in caplog.text)
+    full.set()
+    await until(lambda: len(started.noted("began")) >= 3)
+    await started.ended()
+    assert "does not start again when a file changes: OS file watch limit reached. Start it anew" in caplog.text
 
 
 def test_how_a_process_ended() -> None:

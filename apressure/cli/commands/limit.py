@@ -10,6 +10,7 @@ from apressure.cli.asking import told
 from apressure.cli.exits import UsageError
 from apressure.cli.options import Address, Common, option
 from apressure.cli.show import answer
+from apressure.cli.wording import worded
 from apressure.core.limits import Limits
 from apressure.queue_addresses import QueueAddress
 
@@ -60,14 +61,17 @@ async def limit(
         if bound is not None:
             await opened.set_bound(room or 0)
         if rate is not None:
-            await opened.set_rate(*pace, burst)
+            with worded(count="N of --rate", per="SECONDS of --rate"):
+                await opened.set_rate(*pace, burst)
         if concurrency is not None:
-            await opened.set_concurrency(most)
+            with worded(at_most="--concurrency"):
+                await opened.set_concurrency(most)
         if key == "off":
             await opened.set_key(None, None, fair=False)
         elif key is not None:
             pointer = None if key == "given" else key
-            await opened.set_key(pointer, 1 if key_at_most is None else key_at_most or None, fair=not key_fifo)
+            with worded(at_most="--key-at-most"):
+                await opened.set_key(pointer, 1 if key_at_most is None else key_at_most or None, fair=not key_fifo)
         limits = await opened.limits()
     tell_limits(common, address, limits, None if bound is None else room or 0)
 

@@ -133,7 +133,7 @@ def worker(
         return
     options = {
         "codec": codec, "max_attempts": max_attempts, "concurrency": concurrency,
-        "retry": _backoff(retry_delay, retry_most, retry_factor),
+        "retry_delay": retry_delay, "retry_factor": retry_factor, "retry_most": retry_most,
         "timeout": timeout, "rate": rate, "weights": weights, "ageing": ageing, "shutdown_timeout": shutdown_timeout,
         "max_hold": max_hold, "bound": bound, "create": create or None, "reply": reply or None,
     }  # fmt: skip
@@ -158,6 +158,8 @@ def worker(
     signal = next((one.signal for one in done.values() if one.signal is not None), None)
     if number is not None and signal is not None:
         raise typer.Exit(128 + signal)  # the parent knows whether it has sent it, or has to replace this process
+    if number is not None:
+        processes.tell_drained()
 
 
 async def _served(worker: Worker, has_parent: bool, observer: Any) -> dict[str, Served]:
@@ -186,8 +188,7 @@ def _worker(common: Common, target: str, queues: list[str], app_dir: Path, optio
         traceback.print_exc()
         raise UsageError(f"{target} cannot be imported: {error!r}") from None
     if isinstance(found, Worker):
-        words = {"retry": "retry-delay, --retry-factor, --retry-most"}
-        given = ["QUEUE"] * bool(queues) + [f"--{words.get(name, name.replace('_', '-'))}" for name in options]
+        given = ["QUEUE"] * bool(queues) + [common.options[name] for name in options]
         if given:
             raise UsageError(f"{target} is a Worker, which says that itself: leave out {', '.join(given)}")
         found.url, found.prefix = found.url or common.url, found.prefix or common.prefix
@@ -195,6 +196,7 @@ def _worker(common: Common, target: str, queues: list[str], app_dir: Path, optio
     if not queues:
         raise UsageError(f"which queues does {target} handle? Name at least one, such as orders or events:clicks")
     worker = Worker(url=common.url, prefix=common.prefix)
+    _pause(options)
     try:
         for queue in queues:
             common.read(queue)
@@ -204,15 +206,14 @@ def _worker(common: Common, target: str, queues: list[str], app_dir: Path, optio
     return worker
 
 
-def _backoff(first: float | None, most: float | None, factor: float | None) -> Backoff | None:
-    """Return the pauses before retries; None for the usual ones."""
-    given = {"first": first, "most": most, "factor": factor}
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if not options:
-        return None
-    if first is not None and most is not None and first > most:
+def _pause(options: dict[str, Any]) -> None:
+    """Replace the options that say how long to pause before retries, if there are any, by `retry`."""
+    names = {"first": "retry_delay", "most": "retry_most", "factor": "retry_factor"}
+    given = {name: options.pop(option) for name, option in names.items() if option in options}
+    if "most" in given and given["most"] < given.get("first", 0.0):
         raise UsageError("--retry-most is the longest pause, and must not be below --retry-delay, the first one")
-    return Backoff(**options)
+    if given:
+        options["retry"] = Backoff(**given)
 
 
 def _weights_of(text: str) -> list[float]:

@@ -52,6 +52,7 @@ class ClaimHand(ABC, Generic[D]):
         buffer: What has come and was not handed out, in order. What is not among the claims is lost.
         current: The delivery whose item the program has; None if it settles deliveries itself.
         failures: What the program does not know yet.
+        unacknowledged: How many acknowledgements that nobody waited for have failed.
         name: As given.
         term: How long the leases last.
         renewal: What keeps them renewed.
@@ -76,6 +77,7 @@ class ClaimHand(ABC, Generic[D]):
         self.buffer: deque[D] = deque()
         self.current: D | None = None
         self.failures = Failures()
+        self.unacknowledged = 0
         self.name = name
         self.term = Term(options.lease, since_boot)
         self.clock: Clock = since_boot
@@ -134,6 +136,7 @@ class ClaimHand(ABC, Generic[D]):
 
     def failed(self, error: Exception) -> None:
         """An acknowledgement that nobody waits for has failed: the next iteration says so."""
+        self.unacknowledged += 1
         self.failures.note(error)
         self.failures.tell(error)
 

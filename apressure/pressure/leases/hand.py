@@ -32,6 +32,11 @@ def firsts(ranges: Iterable[Range]) -> set[int]:
     return {first for first, _, _ in ranges}
 
 
+def count_of(ranges: Iterable[Range]) -> int:
+    """How many messages these are."""
+    return sum(last - first + 1 for first, last, _ in ranges)
+
+
 def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return ranges in order. Those that touch or overlap are one."""
     found: list[tuple[int, int]] = []
@@ -278,6 +283,7 @@ class LeaseState:
         error: Why the lease is invalid; None while it is valid.
         drained: The consumer has got everything, and the queue is closed.
         unsure: Too few replicas confirmed a step that no caller waited for: the next caller gets this.
+        unanswered: The acknowledgements that got no answer, or failed, and that no other step carries.
     """
 
     def __init__(
@@ -291,6 +297,7 @@ class LeaseState:
         self.buffer: deque[Received] = deque()
         self.error: Exception | None = None
         self.unsure: DurabilityError | None = None
+        self.unanswered: set[Range] = set()
         self.drained = False
         self._on_broken = on_broken
 
@@ -307,9 +314,10 @@ class LeaseState:
             unsure, self.unsure = self.unsure, None
             raise unsure
 
-    def broken(self, error: Exception) -> None:
-        """A step has failed: the lease is invalid from now on."""
+    def broken(self, error: Exception, acks: Iterable[Range]) -> None:
+        """A step with these acknowledgements has failed: the lease is invalid from now on."""
         if self.error is None:
             self.error = error
             self._on_broken(error)
+        self.unanswered.update(acks, self.unsettled.acks)
         self.unsettled.clear()  # (The buffer stays: `check` empties it.)

@@ -18,10 +18,10 @@ from apressure.concurrency import background
 from apressure.concurrency.settle import Patience
 from apressure.core.leases.clock import Term
 from apressure.core.waiting import Wait
-from apressure.exceptions import DurabilityError, LeaseLostError, PressureError, ServerError
+from apressure.exceptions import DurabilityError, LeaseLostError, PressureError, QueueDoesNotExistError, ServerError
 from apressure.pressure.engine.dead_letters import DeadLetters
 from apressure.pressure.engine.steps import Access
-from apressure.pressure.leases.hand import LeaseState, Received, firsts
+from apressure.pressure.leases.hand import LeaseState, Received, count_of, firsts
 from apressure.pressure.leases.steps import Receiving, Settling
 
 SHARED = b"shared:1"
@@ -190,13 +190,19 @@ class Lease:
         if error is None or isinstance(error, ServerError):  # the server refused a step: the role is ours still
             last = self.settling.leave(() if receive is None else receive.acks, self.receiving.unseen)
             state.error = error or closing
+        state.unanswered.update(state.unsettled.acks if last is None else last.acks)
         state.unsettled.clear()
         state.buffer.clear()
-        if last is not None and await patience.wait(last):
-            if isinstance(last.result(), Exception):
-                state.error = state.error or last.result()
-            else:
-                self.settling.count(last.acks)
+        try:
+            if last is not None and await patience.wait(last):
+                if isinstance(last.result(), Exception):
+                    state.error = state.error or last.result()
+                else:
+                    self.settling.count(last.acks)
+                    state.unanswered.difference_update(last.acks)
+        finally:  # also where this is cancelled
+            if not isinstance(state.error, QueueDoesNotExistError):  # otherwise no message comes again
+                logs.unacknowledged("AsyncQueue", self._steps.name, count_of(state.unanswered))
 
     @property
     def active(self) -> bool:

@@ -21,7 +21,7 @@ from apressure.core.waiting import EMPTY, Parked, Wait
 from apressure.exceptions import DurabilityError, LeaseLostError, QueueDoesNotExistError
 from apressure.pressure.engine.steps import Access, Range, Settlement, Want
 from apressure.pressure.engine.waits import Notice
-from apressure.pressure.leases.hand import LeaseState, Step, merged
+from apressure.pressure.leases.hand import LeaseState, Step, count_of, merged
 
 
 class Settling:
@@ -76,7 +76,7 @@ class Settling:
     def count(self, acks: Sequence[Range]) -> None:
         """A step has carried out these acknowledgements."""
         if acks:
-            self._steps.counts.deleted_count += sum(last - first + 1 for first, last, _ in acks)
+            self._steps.counts.deleted_count += count_of(acks)
 
     def take_acknowledgements(self) -> list[Range]:
         """Return the acknowledgements for a step that receives.
@@ -175,7 +175,7 @@ class Settling:
         self.answer = None
         unsure = reply if isinstance(reply, DurabilityError) else None
         if unsure is None and isinstance(reply, Exception):
-            self._state.broken(reply)
+            self._state.broken(reply, step.acks)
         else:
             confirm()
             self.count(step.acks)
@@ -342,7 +342,7 @@ class Receiving:
         unsure = reply if isinstance(reply, DurabilityError) else None
         done = reply if unsure is None else unsure.answer
         if unsure is None and isinstance(reply, (LeaseLostError, QueueDoesNotExistError)):
-            state.broken(reply)
+            state.broken(reply, step.acks)
         elif unsure is None and isinstance(reply, Exception):
             state.unsettled.take_back(step.acks)  # acknowledging twice does no harm, forgetting it would
         else:

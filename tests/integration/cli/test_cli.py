@@ -169,7 +169,7 @@ class TestPut:
         with cli.running("put", queue, "--create", "--bound", "99", "x") as process:
             code, _, errors = ended(process)
         assert code == 0
-        assert b"the queue 'orders' exists with bound=10 and keeps it, not 99" in errors
+        assert b"the queue 'orders' exists with --bound 10 and keeps it, not 99" in errors
 
     def test_an_error_leaves_the_queue_open(self, cli: Commands, queue: str) -> None:
         done = cli("put", queue, "--close", "--length-prefixed", input=prefixed(b"whole") + b"\0\0\0\5ab", code=1)
@@ -447,7 +447,7 @@ class TestExitCodes:
     @one_server
     def test_exists_already(self, cli: Commands, queue: str) -> None:
         refused = cli("create", queue, code=4).stderr
-        assert refused == b"apressure: the queue 'orders' exists already. Add --exist-ok to use it as it is\n"
+        assert refused == b"apressure: the queue 'orders' exists already. Pass --exist-ok to use it as it is\n"
         assert cli("create", queue, "--exist-ok").stdout == b"orders exists already (bound 10)\n"
 
     @one_server

@@ -108,14 +108,14 @@ def test_an_impatient_get_says_why(cli: Commands, queue: str) -> None:
     [
         (["--rate", "100"], b"neither N/SECONDS, such as 100/60, nor off"),
         (["--rate", "1/1/1"], b"neither N/SECONDS"),
-        (["--rate", "0/60"], b"count must be"),
-        (["--rate", "1/0"], b"per must be"),
+        (["--rate", "0/60"], b"N of --rate must be"),
+        (["--rate", "1/0"], b"SECONDS of --rate must be"),
         (["--rate", "-1/60"], b"neither N/SECONDS"),
         (["--rate", "\u0661/60"], b"neither N/SECONDS"),
         (["--burst", "3"], b"--burst needs --rate N/SECONDS"),
         (["--rate", "off", "--burst", "3"], b"--burst needs --rate N/SECONDS"),
         (["--concurrency", "many"], b"neither a number nor off"),
-        (["--concurrency", "0"], b"at_most must be"),
+        (["--concurrency", "0"], b"--concurrency must be"),
     ],
 )
 def test_bad_limits_are_refused_and_change_nothing(cli: Commands, queue: str, arguments: list[str], why: bytes) -> None:

@@ -180,6 +180,6 @@ def test_the_end_of_a_lease_is_shown(cli: Commands, queue: str) -> None:
 
 def test_an_error_at_a_terminal_names_its_page(cli: Commands, queue: str) -> None:
     shown = at_a_terminal(cli, "create", queue)
-    assert b"exists already. Add --exist-ok to use it as it is (apressure explain QueueAlreadyExistsError)" in shown
+    assert b"exists already. Pass --exist-ok to use it as it is (apressure explain QueueAlreadyExistsError)" in shown
     piped = cli("create", queue, code=4)
     assert b"explain" not in piped.stderr

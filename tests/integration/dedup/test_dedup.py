@@ -349,7 +349,7 @@ def test_without_asyncio(url: str) -> None:
 
 def test_the_command(cli: Commands, db: redis.Redis, tmp_path: Path) -> None:
     cli("put", "events:jobs", "x", "--dedup-id", "a")
-    assert b"dedup_id 'a'" in cli("put", "events:jobs", "x", "--dedup-id", "a", code=4).stderr
+    assert b"--dedup-id 'a'" in cli("put", "events:jobs", "x", "--dedup-id", "a", code=4).stderr
     cli("put", "events:jobs", "y", "--dedup-id", "b", "--dedup-window", "60")
     assert db.hlen(KEYS["EventQueue"]) == 2
     assert cli.json("stat", "events:jobs")["dedup_ids"] == 2

@@ -345,9 +345,15 @@ def test_metrics_are_served_while_it_runs(app: App, orders: sync.Queue[Any]) -> 
         (("app:bill", "event://orders"), "an address cannot begin with event://"),
         (("app:bill", "orders", "orders"), "orders is given twice"),
         (("app:DONE", "orders"), "the handler must be a function"),
-        (("app:note", "orders", "--timeout", "5"), "timeout= is for async handlers"),
+        (("app:note", "orders", "--timeout", "5"), "--timeout is for async handlers"),
         (("app:worker", "orders", "--concurrency", "2"), "leave out QUEUE, --concurrency"),
-        (("app:worker", "--retry-factor", "3"), "leave out --retry-delay, --retry-factor, --retry-most"),
+        (("app:worker", "--retry-factor", "3", "--create"), "says that itself: leave out --retry-factor, --create"),
+        (("app:bill", "orders", "--retry-factor", "inf"), "--retry-factor must be at least 1, not inf"),
+        (
+            ("app:bill", "orders", "--bound", "5"),
+            "--bound is the bound of the queue that --create creates: add --create",
+        ),
+        (("app:bill", "orders", "--weights", "1"), "and there is one: leave out --weights"),
         (("app:bill", "orders", "--retry-delay", "5", "--retry-most", "1"), "must not be below --retry-delay"),
         (("app:bill", "orders", "--processes", "2", "--metrics-port", "65535"), "must leave room for 2 processes"),
         (("app:bill", "orders", "--codec", "yaml"), "yaml"),
@@ -425,6 +431,17 @@ def test_a_handler_that_exits_has_not_drained(app: App, orders: sync.Queue[Any])
     with app.started("app:worker", "--processes", "2"):
         app.wait(lambda: len(app.pids()) >= 4)  # they are started again
     assert orders.qsize() >= 1
+
+
+def test_a_process_that_ends_with_0_by_itself_is_replaced(app: App, orders: sync.Queue[Any]) -> None:
+    (app.place / "app.py").write_text(EXITS.replace("sys.exit(0)", "os._exit(0)"))
+    with app.started("app:worker", "--processes", "2") as parent:
+        more = lambda: orders.put(b"more") is None and len(app.pids()) >= 4  # noqa: E731
+        app.wait(lambda: parent.poll() is not None or more())
+        assert parent.poll() is None
+        parent.send_signal(signal.SIGTERM)
+        output, _ = parent.communicate(timeout=PATIENCE)
+    assert b"of the worker ended with exit code 0, and has not drained: it starts again in" in output
 
 
 @pytest.mark.parametrize("processes_given", [(), ("--processes", "2")])

@@ -8,6 +8,7 @@ import errno
 import logging
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -36,6 +37,7 @@ from apressure import (
     pipe,
     serve,
 )
+from apressure.embedded import EmbeddedServer
 from apressure.pressure.engine import waits
 from apressure.tasks import Runner
 from apressure.worker.processes import Processes
@@ -123,6 +125,39 @@ async def test_a_request_whose_asker_has_left(said: Said, url: str) -> None:
         await queue.delete()
 
 
+@provokes("unacknowledged")
+@pytest.mark.parametrize("away", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+@pytest.mark.parametrize("kind", [AsyncQueue, EventQueue, TaskQueue])
+async def test_acknowledgements_that_a_draining_service_cannot_send_are_told(
+    said: Said, make_server: Callable[..., EmbeddedServer], kind: Any, away: signal.Signals
+) -> None:
+    server, stop, go_on, began = make_server("valkey"), asyncio.Event(), asyncio.Event(), []
+    options = {"retry_timeout": 0.5, "connect_timeout": 0.5, "response_timeout": 0.5, "settle_timeout": 0.5}
+    async with kind("jobs", url=server.url, codec="raw", **options) as jobs:
+        await jobs.create()
+        await jobs.put_many([b"1", b"2", b"3"])
+
+        async def handle(item: bytes) -> None:
+            began.append(item)
+            await go_on.wait()
+
+        service = asyncio.ensure_future(serve(handle, jobs, concurrency=3, signals=(), stop=stop))
+        await eventually(lambda: len(began) == 3)
+        os.kill(server.pid, away)
+        try:
+            stop.set()
+            go_on.set()
+            assert (await in_time(service)).handled == 3
+        finally:
+            if away == signal.SIGSTOP:
+                os.kill(server.pid, signal.SIGCONT)
+    (told,) = said("unacknowledged")
+    assert (told.kind, told.queue, told.count) == (kind.__name__, "jobs", 3)  # type: ignore[attr-defined]
+    assert told.getMessage() == (
+        "3 acknowledgements of the queue 'jobs' may not have arrived: these messages may be delivered again"
+    )
+
+
 @on_valkey
 @provokes("pause_awaited")
 async def test_a_service_tells_once_that_its_queue_is_paused(said: Said, url: str, tmp_path: Path) -> None:
@@ -169,11 +204,12 @@ async def test_a_change_on_the_page(said: Said, url: str, open_queue: Opener) ->
     assert said("job_ended")[0].getMessage() == r"the job of <ann>\t is done: discard jobs, 0 dead letters"
 
 
-@provokes("worker_restarted", "worker_reloaded")
+@provokes("worker_restarted", "worker_reloaded", "reload_ended")
 async def test_the_processes_of_a_worker(said: Said, tmp_path: Path) -> None:
     watched, died, once = tmp_path / "watched", tmp_path / "died", tmp_path / "once"
     watched.mkdir()
-    die = f"import pathlib, sys; sys.exit(not pathlib.Path({os.fspath(died)!r}).exists())"
+    drained = "__import__('apressure.worker.processes').worker.processes.tell_drained()"
+    die = f"import pathlib, sys; pathlib.Path({os.fspath(died)!r}).exists() or sys.exit(1); {drained}"
     running = asyncio.ensure_future(Processes([sys.executable, "-c", die], 1).run(()))
     await eventually(lambda: said("worker_restarted"))
     died.touch()
@@ -181,7 +217,7 @@ async def test_the_processes_of_a_worker(said: Said, tmp_path: Path) -> None:
     restarted: Any = said("worker_restarted")[0]
     assert (restarted.number, restarted.exit_code, restarted.seconds > 0) == (0, 1, True)
     assert "process 0 of the worker ended with exit code 1: it starts again in" in restarted.getMessage()
-    live = f"import pathlib, time; pathlib.Path({os.fspath(once)!r}).exists() or time.sleep(3600)"
+    live = f"import pathlib, time; pathlib.Path({os.fspath(once)!r}).exists() or time.sleep(3600); {drained}"
     running = asyncio.ensure_future(Processes([sys.executable, "-c", live], 1, watched=[watched]).run(()))
     changes = 0
 
@@ -196,6 +232,13 @@ async def test_the_processes_of_a_worker(said: Said, tmp_path: Path) -> None:
     (watched / "app.py").write_text("last")
     assert await in_time(running) == 0
     assert "app.py changed: the worker starts again" in said("worker_reloaded")[0].getMessage()
+    once.unlink()
+    running = asyncio.ensure_future(Processes([sys.executable, "-c", live], 1, watched=[watched]).run(()))
+    shutil.rmtree(watched)
+    await eventually(lambda: said("reload_ended"))
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await in_time(running)
 
 
 def test_each_event_of_the_page_is_provoked_by_a_test_and_for_each_kind_of_queue() -> None:

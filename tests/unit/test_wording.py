@@ -1,0 +1,54 @@
+"""Messages of the library in the words of the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from apressure import QueueDoesNotExistError
+from apressure.cli.wording import in_options, reword, worded
+
+NAMES = {
+    "bound": "--bound", "create": "--create", "dedup_id": "--dedup-id", "dedup_window": "--dedup-window",
+    "key": "--key", "max": "--max", "name": "NAME", "replicas": "--replicas", "timeout": "--timeout",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("timeout must be at least 0 seconds, not -1", "--timeout must be at least 0 seconds, not -1"),
+        ("bound= is for create=True: add create=True.", "--bound is for --create: add --create."),
+        ("it took longer than timeout=1.5 s", "it took longer than --timeout 1.5 s"),
+        ("give dedup_id=, too", "give --dedup-id, too"),
+        ("a dedup_id of the dedup_window", "a --dedup-id of the --dedup-window"),
+        ("durability='all' would do: leave out durability=", "--replicas all would do: leave out --replicas"),
+        ("the first ones with max_items=", "the first ones with --max"),
+        ("pointer must be one", "--key must be one"),
+        ("name must be a string", "NAME must be a string"),
+        ("to change it, call set_bound()", "to change it, run `apressure limit --bound`"),
+        ("there is no directory /a. create() makes it", "there is no directory /a. `apressure create` makes it"),
+        # These stay: what is no option here, words, names that somebody gave, and what says it already.
+        ("leave out lease= and scripting=False", "leave out lease= and scripting=False"),
+        ("without create=False", "without create=False"),
+        ("a key must be given until the timeout", "a key must be given until the timeout"),
+        ("the queue's 'dedup_id' and `put(key=5)`", "the queue's 'dedup_id' and `put(key=5)`"),
+        ("cannot read files:spool/dedup_id or /a/dedup_id.txt", "cannot read files:spool/dedup_id or /a/dedup_id.txt"),
+        ("use create=True (on the command line --create)", "use create=True (on the command line --create)"),
+    ],
+)
+def test_a_message_names_options(text: str, said: str) -> None:
+    assert in_options(text, NAMES) == said
+
+
+def test_an_error_keeps_its_data() -> None:
+    error = QueueDoesNotExistError("create it with create=True", name="orders")
+    reword(error, NAMES)
+    assert (str(error), error.name) == ("create it with --create", "orders")
+    refused = OSError(2, "key must", "file")
+    reword(refused, NAMES)
+    assert refused.strerror == "key must"
+
+
+def test_a_call_in_a_block_has_names_of_its_own() -> None:
+    with pytest.raises(ValueError, match=r"^--concurrency must be positive$"), worded(at_most="--concurrency"):
+        raise ValueError("at_most must be positive")
