@@ -17,5 +17,6 @@ if ARGV[1] == '1' then
   if call('DEL', CONTROL) == 1 then wake_all(RESUMED) end
 end
 tell_all()
+reply_to_all()
 if missing then return {'missing'} end  -- only keys of ours may have been left
 return {'flushed', waiting + claimed}

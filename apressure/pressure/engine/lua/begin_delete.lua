@@ -11,5 +11,6 @@ if call('LPUSH', NOT_FULL, 0) > 1 then call('LTRIM', NOT_FULL, 0, 0) end
 call('LPUSH', CLOSED, 0, 0)
 if is_paused() then wake_all(KEYS[28]) end
 if call('EXISTS', DELAYED, CONTROL) > 0 then wake(SOONER) end  -- as for a pause
+reply_to_all()
 record(ARGV[1], 1)
 return 1
