@@ -30,8 +30,8 @@ SERVERS = (KINDS[0], pytest.param(KINDS[1], marks=pytest.mark.second_server))
 PASSING = tuple(
     f"apressure:*:{word}"
     for word in (
-        "op:*", "workers", "workers:*", "reply:*", "asked:*", "turns", "watch", "resumed", "room", "end", "expiry",
-        "scan", "history", "history:*",
+        "op:*", "workers", "workers:*", "reply:*", "asked:*", "asking", "turns", "watch", "resumed", "gone", "room",
+        "end", "expiry", "scan", "history", "history:*",
     )
 )  # fmt: skip
 """Records of operations, of those that work on the queue, of clients that wait in line, of requests and their replies,

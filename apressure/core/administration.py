@@ -255,7 +255,7 @@ class Administration(ABC):
             if created and not status.created:
                 raise self._gone()
             created = created or bool(status.created)
-            return bool(status.closed) or Wait("open")
+            return bool(status.closed) or Wait("open", created=created)
 
         await self._until(look, timeout)
 

@@ -34,7 +34,7 @@ DEAD: Final = b"d"
 UNANSWERED: Final = b"n"
 """The reply to a request that was acknowledged without one."""
 PURGED: Final = b"p"
-"""The reply to a request that was deleted while it waited."""
+"""The reply to a request that was deleted while it waited, or with its queue."""
 
 
 def is_request(message_id: str) -> bool:
@@ -213,7 +213,7 @@ def unanswered(queue: str, request_id: str, why: str) -> NoReplyError:
 
 def deleted(queue: str, request_id: str) -> NoReplyError:
     """Return the error for a request that was deleted."""
-    return unanswered(queue, request_id, "was deleted from the queue before it was handled")
+    return unanswered(queue, request_id, "was deleted from the queue, or with it, before a reply came")
 
 
 class Requests(Limiting, Generic[T]):
@@ -258,7 +258,7 @@ class Requests(Limiting, Generic[T]):
 
         Raises:
             NoReplyError: No reply came within the timeout (a TimeoutError), or none will come: the message was
-                acknowledged without one, or purged. It may have been handled.
+                acknowledged without one, or purged, or the queue was deleted. It may have been handled.
             RequestFailedError: It failed `max_attempts` times, and is a dead letter. `error` says why.
             QueueFullError: The queue stayed full until the timeout. Nothing was put.
             UnsupportedError: It is a FileQueue, has an `okq://` address, or is an AsyncQueue whose items are no

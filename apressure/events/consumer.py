@@ -331,12 +331,20 @@ class Misses:
     def __init__(self) -> None:
         self._count = 0
 
+    def pause(self, waited: float) -> float:
+        """Return how many seconds to pause after a wait: 0, unless it was one of many short ones.
+
+        Args:
+            waited: Its seconds.
+        """
+        self._count = self._count + 1 if waited < 0.1 else 0
+        return self._PAUSES.pause(self._count - self._FEW - 1) if self._count > self._FEW else 0.0
+
     async def note(self, waited: float) -> None:
         """Pause, if this wait was one of many short ones.
 
         Args:
             waited: Its seconds.
         """
-        self._count = self._count + 1 if waited < 0.1 else 0
-        if self._count > self._FEW:
-            await asyncio.sleep(self._PAUSES.pause(self._count - self._FEW - 1))
+        if pause := self.pause(waited):
+            await asyncio.sleep(pause)

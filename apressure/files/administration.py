@@ -194,11 +194,7 @@ class Administration(LettersBeside[T], Core[T], Generic[T]):
 
     async def _look(self) -> Index:
         with self._operation():
-            try:
-                await self._store.refresh()
-            except QueueDoesNotExistError:
-                if not self._store.index.closed:  # otherwise it was deleted after that, and counts as closed
-                    raise
+            await self._store.refresh()
         return self._store.index
 
     async def _exists(self) -> bool:

@@ -75,7 +75,7 @@ async def test_the_header_names_every_argument(name: str) -> None:
     request = await request_of(name)
     with contextlib.suppress(asyncio.CancelledError):
         assert names_every_argument(request, LUA[name])
-        assert len(request.call.keys) == {"move": 51, "flush": 28}.get(name, 26)
+        assert len(request.call.keys) == {"move": 51, "flush": 29, "create": 27, "limit": 27}.get(name, 26)
         assert request.call.script.name == name
 
 

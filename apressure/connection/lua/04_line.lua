@@ -10,12 +10,12 @@ local function wake(key, most)
   call('PEXPIRE', key, 2 * WATCH_MS)
 end
 
--- Wake all clients that wait for the end of a pause. The list stays until those that are about to wait have seen it; a
--- pause deletes it.
-local function wake_paused(resumed)
-  call('DEL', resumed)  -- another program may have written there
-  call('LPUSH', resumed, 1)
-  call('PEXPIRE', resumed, 2 * WATCH_MS)
+-- Wake all clients that wait at a list: for the end of a pause, or for that of the queue. It stays until those that are
+-- about to wait have seen it; a pause, or a create, deletes it.
+local function wake_all(key)
+  call('DEL', key)  -- another program may have written there
+  call('LPUSH', key, 1)
+  call('PEXPIRE', key, 2 * WATCH_MS)
 end
 
 -- Of the clients that wait for something in a queue, one watches it; the others wait in line, for a token in TURNS. So

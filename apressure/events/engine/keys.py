@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from apressure import validation
-from apressure.connection.keys import KeysBeside
+from apressure.connection.keys import KeysBeside, Ours
 from apressure.connection.settings import MAX_NAME
 
 _OKQ: Final = ("", ":claimed", ":items", ":consumers")
@@ -51,11 +51,14 @@ class EventKeys(KeysBeside):
         control: Ours: the hash that says whether the queue is paused, and its limits.
         resumed: Ours: the list with a token when a pause has ended.
         delayed: Ours: the sorted set of the ids of delayed events, by when they are due.
+        gone: Ours: the list with a token when the queue was deleted; it has a time to live.
 
     Raises:
         TypeError: The name is not a string.
         ValueError: It is empty, too long or contains `}`.
     """
+
+    gone = Ours()
 
     def __init__(self, name: str) -> None:
         encoded = validation.encoded(name, "a queue's name", MAX_NAME - 1)

@@ -204,6 +204,10 @@ class EventSteps(StepSender):
         series = self.series()
         return self._soon(lambda on_answer: self.send_settle(series, how, claims, False, on_answer))
 
+    async def create(self, bound: int) -> bool:
+        answer = await self._run("create", bound, more=self._ended)
+        return answer[0] == b"created"  # type: ignore[no-any-return]
+
     async def heal(self) -> tuple[int, int | None]:
         """Put back what has expired, and index claims that okq made.
 
@@ -223,6 +227,12 @@ class EventSteps(StepSender):
     async def flush(self) -> int:
         """Remove all events, those in flight included, as okq's QFLUSH does. Returns how many."""
         return await self._run("flush", b"0", b"0", more=self._beside)  # type: ignore[no-any-return]
+
+    def _ended(self) -> tuple[bytes, ...]:
+        return (self.keys.gone,)
+
+    def _beside(self) -> tuple[bytes, ...]:
+        return super()._beside() + self._ended()
 
     async def delete(self) -> None:
         """Delete the queue with all events, consumers and dead letters.
@@ -306,7 +316,7 @@ class EventSteps(StepSender):
         Raises:
             QueueDoesNotExistError: There is no such queue.
         """
-        await self._run("limit", flag(expected), *arguments_of(changes))
+        await self._run("limit", flag(expected), *arguments_of(changes), more=self._ended)
 
     async def ready(self) -> tuple[int, int | None]:
         """Return how many events may be handed out now, for a queue that is paused or has limits.

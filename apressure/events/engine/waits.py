@@ -18,7 +18,7 @@ _EVENTS: Final = ("empty", "watch", "turn", "draining", "limited", "paused")
 
 
 class EventWaits(ServerWaits):
-    """The waiters of one queue: at most six, each with a connection that its first wait opens.
+    """The waiters of one queue: at most seven, each with a connection that its first wait opens.
 
     Args:
         steps: The queue's steps.
@@ -38,7 +38,9 @@ class EventWaits(ServerWaits):
         self.news = Waiter(node, keys.end, None, LONG_SLICE, on_unwanted=lambda: self._pass_on(self.news, end=True))
         closed = Waiter(node, keys.closed, keys.closed, LONG_SLICE)
         resumed = Waiter(node, keys.resumed, keys.resumed, LONG_SLICE)
-        self._all = (self.messages, self.turns, self._room, self.news, closed, resumed)
+        # Without a connection for it, those that wait for the end look again after a slice.
+        self._gone = Waiter(node, keys.gone, keys.gone, LONG_SLICE, spare=True)
+        self._all = (self.messages, self.turns, self._room, self.news, closed, resumed, self._gone)
         self._waiters = {
             "full": (self._room,),
             "empty": (self.messages, self.news),
@@ -66,6 +68,11 @@ class EventWaits(ServerWaits):
             return refused
         # Time alone may end a wait: leases, other clients that die, and FLUSHALL, which wakes nobody.
         return self._admitted(wait.reason, park(self._waiters_for(wait), since, wait.seconds(SLICE)))
+
+    def _waiters_for(self, wait: Wait) -> tuple[Waiter, ...]:
+        waiters = super()._waiters_for(wait)
+        # What tells of the end of a queue may still be there when it has not been created again.
+        return (*waiters, self._gone) if wait.reason == "open" and wait.created else waiters
 
     def hand_back(self, role: str) -> None:
         """Give back what came for operations which have ended: a turn for events, or a token for room."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from apressure import logs
@@ -18,18 +18,20 @@ from apressure.core.counts import Counts
 from apressure.core.dedup import knows_no_repeats
 from apressure.core.delivery import Hand
 from apressure.core.due import Due
+from apressure.core.taking import Take, Taken
 from apressure.core.waiting import Wait
 from apressure.events.delivery import EventDelivery
 from apressure.events.driver import EventDriver
 from apressure.events.engine.answers import Event, Status
 from apressure.events.engine.batching import Change, Pair
-from apressure.events.engine.steps import MAX_EVENTS
-from apressure.events.remote.commands import Commands, Popped
+from apressure.events.engine.steps import MAX_EVENTS, Want
+from apressure.events.remote.commands import MOST, Commands, Popped
 from apressure.events.remote.connection import OkqClient
 from apressure.events.remote.delivery import RemoteEventDelivery
+from apressure.events.remote.lanes import Claimed, PopLane
 from apressure.events.remote.notices import Notices
 from apressure.events.remote.registry import RemoteRegistry
-from apressure.exceptions import PressureError, Role, ServerTooOldError
+from apressure.exceptions import PressureError, ServerTooOldError
 from apressure.items import Items, Progress
 
 T = TypeVar("T")
@@ -66,7 +68,10 @@ class OkqDriver(EventDriver[OkqClient, T]):
         self.registry = self.waits.backpressure.registry = RemoteRegistry(client, self.steps)
         self.counts = Counts()
         self.settler = OkqSettler(self, keep_errors and max_attempts is not None)
-        self._busy: Counter[Role] = Counter()  # operations under way
+        self.connection = client.connection
+        self.settle_timeout = client.settings.settle_timeout
+        self._pops = PopLane(self)
+        self._putting = 0
 
     @staticmethod
     def wait_together(queues: Sequence[OkqDriver[Any]]) -> None:
@@ -74,13 +79,17 @@ class OkqDriver(EventDriver[OkqClient, T]):
         waits = Notices(queues[0].client.connection.node, [queue.steps.queue for queue in queues])
         for queue in queues:
             queue.waits = waits
+            queue._pops = PopLane(queue)  # noqa: SLF001 (of this class)
 
     @property
     def waiting(self) -> tuple[int, int]:
-        return self._busy["producer"], self._busy["consumer"]
+        return self._putting, self._pops.waiting
+
+    def series(self) -> None:
+        """Lanes number their steps, for those whose replies are lost. okq's commands have no numbers."""
 
     def _end(self, error: PressureError) -> int:
-        return self.waits.end(error)
+        return self._pops.end(error) + self.waits.end(error)
 
     def _release(self, error: PressureError) -> None:
         if (ending := self.waits.close(error)) is not None and self.client.on_its_loop:
@@ -126,29 +135,31 @@ class OkqDriver(EventDriver[OkqClient, T]):
             expected = True  # if anything is left, it has a bound
             return None if done.accepted == len(events) else Wait("full", 5 if done.accepted > before else None)
 
+        self._putting += 1
         try:
-            with self._counted("producer"):
-                await self.waits.until(step, timeout, self.name)
+            await self.waits.until(step, timeout, self.name)
         finally:
+            self._putting -= 1
             self.counts.put_count += done.accepted
             progress.accepted += done.accepted
 
     async def receive(self, most: int, timeout: float | None, lease: float | None) -> list[EventDelivery[T]]:
-        return self.deliveries(await self._take(most, timeout, self.lease_of(lease)))
+        taken = await self._take(most, timeout, self.lease_of(lease))
+        return self.deliveries(Popped([event for event, _ in taken], taken[0][1]))
 
     async def get(self, most: int, timeout: float | None) -> list[T]:
         while True:
-            popped = await self._take(most, timeout, self.default_lease)
-            items, broken = self.items.decode_first([event.contents for event in popped.events])
+            events = [event for event, _ in await self._take(most, timeout, self.default_lease)]
+            items, broken = self.items.decode_first([event.contents for event in events])
             taken = max(1, len(items))  # a first item that cannot be decoded is in the error
-            ours = await self.client.step(self._confirm(popped.events, taken), self._return)
+            ours = await self.client.step(self._confirm(events, taken), self._return)
             self.counts.deleted_count += len(ours)
             if ours:
                 note_taken(functools.partial(self._return, ours))
             if ours and broken is not None:
                 raise broken
             if ours:  # otherwise the leases have ended already, and others get the events
-                return [item for item, event in zip(items, popped.events, strict=False) if event in ours]
+                return [item for item, event in zip(items, events, strict=False) if event in ours]
 
     async def _confirm(self, events: list[Event], taken: int) -> list[Event]:
         """Acknowledge the first events, and give back the others. Return those that were acknowledged."""
@@ -192,30 +203,10 @@ class OkqDriver(EventDriver[OkqClient, T]):
         self.counts.dead_lettered_count += popped.dead
         return popped
 
-    async def _take(self, most: int, timeout: float | None, lease: float) -> Popped:
+    def _take(self, most: int, timeout: float | None, lease: float) -> Awaitable[Taken[Claimed]]:
         """Pop one event at least, waiting while there is none. Cancelled, nothing was taken, or it goes back."""
-        expected = self.expected
-
-        async def undo(popped: Popped) -> None:
-            await self.put_back(popped.events)
-
-        async def step() -> Popped | Wait:
-            nonlocal expected
-            popped = await self.client.step(self.pop(most, lease, expected), undo)
-            expected = expected or popped.wait.created
-            return popped if popped.events else popped.wait
-
-        with self._counted("consumer"):
-            return await self.waits.until(step, timeout, self.name)
-
-    @contextlib.contextmanager
-    def _counted(self, role: Role) -> Iterator[None]:
-        """Count an operation that is under way."""
-        self._busy[role] += 1
-        try:
-            yield
-        finally:
-            self._busy[role] -= 1
+        want = Want(int(lease * 1000), self.max_attempts or 0, self.expected)
+        return self._pops.run(Take(min(most, MOST), want), timeout, False)
 
 
 class OkqSettler:

@@ -16,7 +16,7 @@ from apressure.exceptions import (
     QueueInUseError,
 )
 from apressure.testing.contract.interrupting import Interrupted, result_of
-from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, drained, in_time
+from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, drained, fails, in_time
 from apressure.testing.contract.verbs import VALID, call
 
 _WAITS: Final = 0.2
@@ -78,6 +78,14 @@ class EndContract:
     async def test_closed_while_others_wait_for_that(self, open_queue: Opener) -> None:
         async for moment in _moments(open_queue, _verb("wait_closed"), "close"):
             assert moment.outcome is None, moment
+
+    async def test_closed_and_deleted_before_somebody_waits_for_that(self, open_queue: Opener) -> None:
+        queue, owner = await open_queue(), await open_queue()
+        await queue.create()
+        await queue.close()
+        await in_time(queue.wait_closed())
+        await owner.delete(timeout=PATIENCE)
+        await fails(QueueDoesNotExistError, queue.wait_closed(timeout=PATIENCE))
 
     async def test_deleted_during_a_put(self, open_queue: Opener) -> None:
         for verb in _PUTS:

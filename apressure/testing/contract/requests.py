@@ -17,10 +17,12 @@ from apressure.exceptions import (
     DeadlineOutcomeUnknownError,
     NoReplyError,
     OperationUnblockedError,
+    PressureError,
     QueueClosedError,
     QueueDoesNotExistError,
     QueueEmptyError,
     QueueFullError,
+    QueueInUseError,
     RequestFailedError,
 )
 from apressure.testing.contract.cancellation import everywhere
@@ -204,6 +206,27 @@ class RequestContract:
         assert await in_time(other.peek()) == b"1"
         assert await other.purge() == 1
         await fails(NoReplyError, asking)
+
+    @pytest.mark.parametrize("in_flight", [False, True])
+    async def test_a_deletion_tells_those_who_wait(self, open_queue: Opener, in_flight: bool) -> None:
+        queue, other, owner = await open_queue(), await open_queue(), await open_queue()
+        await queue.create()
+        asking = await begun(queue.ask(b"1", 3 * PATIENCE))
+        delivery = await in_time(other.receive())
+        if not in_flight:
+            await delivery.nack()
+        with contextlib.suppress(QueueInUseError):  # of an AsyncQueue: it has ended all the same
+            await owner.delete(timeout=0)
+        await fails(NoReplyError, asking)
+        if in_flight:
+            with contextlib.suppress(PressureError):
+                await delivery.reply("to nobody")
+        with contextlib.suppress(QueueDoesNotExistError):
+            await in_time(owner.delete())
+        await queue.create()
+        asking = await begun(queue.ask(b"2", PATIENCE))
+        await (await in_time(other.receive())).reply("anew")
+        assert await in_time(asking) == "anew"
 
     async def test_what_comes_after_the_death_of_its_consumer_is_replied_to(self, open_queue: Opener) -> None:
         queue, other = await open_queue(), await open_queue()

@@ -95,6 +95,8 @@ class StoredQueue:
 
     def delete(self) -> None:
         self._check(not self.look().exists)
+        for message in self._unfinished():
+            self._reply(message, PURGED)
         self._clear()
         self._change()
 

@@ -21,7 +21,10 @@ from apressure import (
     QueueOpenError,
     serve,
 )
+from apressure.events.engine.keys import EventKeys
 from tests.integration.events.conftest import Open, blocked, consistent, in_time
+
+KEYS = EventKeys("jobs")
 
 
 async def test_ids(queue: EventQueue[bytes]) -> None:
@@ -206,6 +209,46 @@ async def test_deleting_wakes_everybody(open_queue: Open, db: redis.Redis, long_
         await queue.statistics()
     with pytest.raises(QueueDoesNotExistError):
         await queue.delete()
+
+
+async def test_deleting_ends_the_wait_for_the_close_at_once(
+    open_queue: Open, db: redis.Redis, long_slices: None
+) -> None:
+    queue = await open_queue(bound=0)
+    others = [await open_queue() for _ in range(3)]
+    for ended_before in (False, True):  # what told of the first end is still there
+        waiting = [asyncio.create_task(other.wait_closed()) for other in (queue, *others)]
+        await blocked(db, 8)  # each for the close and for the end
+        assert db.exists(KEYS.gone) == 0, ended_before
+        await queue.delete()
+        for task in waiting:
+            async with asyncio.timeout(30):  # half of the time after which they look again
+                with pytest.raises(QueueDoesNotExistError):
+                    await task
+        assert db.pttl(KEYS.gone) > 0
+        await queue.create()
+    await queue.delete()
+    waiting = [asyncio.create_task(others[0].wait_closed())]  # it does not know that there was one
+    steps = db.info("commandstats")["cmdstat_evalsha"]["calls"]
+    await asyncio.sleep(0.2)
+    assert db.info("commandstats")["cmdstat_evalsha"]["calls"] < steps + 5
+    await queue.create()
+    await queue.close()
+    await in_time(waiting[0])
+
+
+@pytest.mark.parametrize("made", ["create", "set_bound"])
+async def test_a_new_queue_knows_nothing_of_the_end_of_the_one_before(
+    open_queue: Open, db: redis.Redis, made: str
+) -> None:
+    queue, other = await open_queue(bound=0), await open_queue()
+    await queue.delete()
+    await other.put(b"1")
+    await (other.create() if made == "create" else other.set_bound(5))
+    waiting = asyncio.create_task(other.wait_closed())
+    await blocked(db, 2)
+    await other.close()
+    await in_time(waiting)
 
 
 async def test_dead_letters(open_queue: Open, db: redis.Redis) -> None:

@@ -29,7 +29,7 @@ local room = bound > 0 and math.max(0, bound - occupied()) or math.huge
 local replacing = {}
 local letters, places, ids, pairs_ = accepted(4, #ARGV, 3, room, replacing)
 if #ids + #replacing > 0 then
-  local scores, later, ready, contents, ends, keys = {}, {}, {}, {}, {}, {}
+  local scores, later, ready, contents, ends, keys, leaves = {}, {}, {}, {}, {}, {}, {}
   for i = 1, #ids do
     local id, text = ids[i], pairs_[2 * i]
     local due, expires, key, cost = due_time(ARGV[places[i] + 2])
@@ -44,12 +44,14 @@ if #ids + #replacing > 0 then
     end
     if key ~= '' then keys[#keys + 1], keys[#keys + 2] = id, key end
     if entry then ends[#ends + 1], ends[#ends + 2] = id, entry end
+    leaves[id] = expires
   end
   respect_memory_limit()
   forget_attempts(ids)
   push('HSET', EXPIRES, ends)
   if #keys > 0 then forget_strangers(#keys + 10, call('HLEN', ITEMS) + call('HLEN', LATER), is_known) end
   note_keys(keys)
+  for id, when in pairs(leaves) do note_request(id, when) end
   if #scores > 0 then delay(scores, later) end
   promote()
   publish(ready)

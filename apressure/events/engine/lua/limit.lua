@@ -1,5 +1,5 @@
 -- Change the limits of a queue, and have clients that wait for events look again. Or its bound. Safe to repeat.
--- KEYS: those of the prelude
+-- KEYS: those of the prelude, then what tells of the end of the queue before
 -- ARGV: 1 '1' if the queue must have been created, 2... names and values, as `set_limits` reads them, or as
 --       `count_spent` or `bound_said` does
 -- Returns: {'done'} | {'missing'} | {'corrupt', why}
@@ -9,6 +9,7 @@ if call('EXISTS', UNCLAIMED, CLAIMED, ITEMS, CONSUMERS, BOUND, CONTROL) == 0 the
 local new = bound_said(2)
 if new then
   call('SET', BOUND, new)
+  call('DEL', KEYS[#KEYS])
   wake_putters(tonumber(new))
   return {'done'}
 end

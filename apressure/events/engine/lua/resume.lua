@@ -11,6 +11,6 @@ if not is_paused() then return {'changed', '0'} end
 ignore_memory_limit()
 publish(call('LRANGE', UNCLAIMED, -CHUNK, -1))
 call('HDEL', CONTROL, 'paused')
-wake_paused(RESUMED)
+wake_all(RESUMED)
 record(ARGV[1], 1)
 return {'changed', '1'}

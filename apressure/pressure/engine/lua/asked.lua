@@ -6,6 +6,7 @@
 local key = wait_for_reply(ARGV[1])
 if ARGV[2] ~= '' then
   call('SET', key, string.format('%.0f', now() + ARGV[2]), 'PX', ARGV[2] + 3600000)
+  note_request(ARGV[1], now() + ARGV[2])
   return ARGV[2] == '0' and 0 or 1
 end
 local ends = redis.pcall('GET', key)

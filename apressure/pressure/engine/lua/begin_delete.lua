@@ -9,7 +9,8 @@ call('LLEN', CLOSED)
 if call('DEL', BOUND) == 0 then return {'missing'} end
 if call('LPUSH', NOT_FULL, 0) > 1 then call('LTRIM', NOT_FULL, 0, 0) end
 call('LPUSH', CLOSED, 0, 0)
-if is_paused() then wake_paused(KEYS[28]) end
+if is_paused() then wake_all(KEYS[28]) end
 if call('EXISTS', DELAYED, CONTROL) > 0 then wake(SOONER) end  -- as for a pause
+reply_to_all()
 record(ARGV[1], 1)
 return 1

@@ -8,6 +8,6 @@ if call('EXISTS', BOUND) == 0 then return {'missing'} end
 if not is_paused() then return 0 end
 ignore_memory_limit()
 call('HDEL', CONTROL, 'paused')
-wake_paused(KEYS[28])
+wake_all(KEYS[28])
 record(ARGV[1], 1)
 return 1
