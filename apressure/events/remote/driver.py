@@ -153,7 +153,6 @@ class OkqDriver(EventDriver[OkqClient, T]):
             items, broken = self.items.decode_first([event.contents for event in events])
             taken = max(1, len(items))  # a first item that cannot be decoded is in the error
             ours = await self.client.step(self._confirm(events, taken), self._return)
-            self.counts.deleted_count += len(ours)
             if ours:
                 note_taken(functools.partial(self._return, ours))
             if ours and broken is not None:
@@ -165,10 +164,13 @@ class OkqDriver(EventDriver[OkqClient, T]):
         """Acknowledge the first events, and give back the others. Return those that were acknowledged."""
         await self.put_back(events[taken:])
         confirmed = await self.steps.confirm([event.id for event in events[:taken]])
-        return [event for event, done in zip(events, confirmed, strict=False) if done]
+        ours = [event for event, done in zip(events, confirmed, strict=False) if done]
+        self.counts.deleted_count += len(ours)
+        return ours
 
     async def _return(self, events: list[Event]) -> None:
         """Put events that were acknowledged into the queue again, first in line and in order."""
+        self.counts.deleted_count -= len(events)
         pairs, done = [event[:2] for event in reversed(events)], Progress()
         with contextlib.suppress(PressureError):
             await self.steps.push(pairs, True, False, False, done, back=True)
