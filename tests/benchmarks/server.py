@@ -31,8 +31,9 @@ MESSAGE: Final = "x" * 100
 KINDS: Final = ("AsyncQueue", "EventQueue", "TaskQueue")
 BY_HAND: Final = "LPUSH, RPOP"
 MANY: Final = 1000
-WHAT: Final = ("put", "receive and ack", "put_many", "consumer")
-"""What is done: the first two one at a time, the others a thousand at a time or as they come."""
+SHARES: Final = {"put": 1.0, "receive and ack": 1.0, "put to a get that waits": 0.2, "put_many": 10.0, "consumer": 10.0}
+"""What is done: the first three one at a time, the others a thousand at a time or as they come; and for how many of the
+messages."""
 
 
 class Cost(NamedTuple):
@@ -53,10 +54,27 @@ class Cost(NamedTuple):
     longest: int
 
 
+_PAUSE: Final = 0.003
+"""Seconds in which a `get` begins to wait."""
+
 _SLOW: Final = 200
 """Microseconds from which a step is in the slow log."""
 
 Work = Callable[[str, int], Awaitable[None]]
+
+
+async def meet(put: Callable[[], Awaitable[Any]], get: Callable[[], Awaitable[Any]], count: int) -> None:
+    """Put a message every few milliseconds, while another task waits for it."""
+
+    async def take() -> None:
+        for _ in range(count):
+            await get()
+
+    taking = asyncio.create_task(take())
+    for _ in range(count):
+        await asyncio.sleep(_PAUSE)
+        await put()
+    await taking
 
 
 async def by_hand(client: Any, what: str, count: int) -> None:
@@ -67,6 +85,8 @@ async def by_hand(client: Any, what: str, count: int) -> None:
     elif what == "receive and ack":
         for _ in range(count):
             await client.rpop("hand")
+    elif what == "put to a get that waits":
+        await meet(lambda: client.lpush("hand", MESSAGE), lambda: client.brpop("hand"), count)
     elif what == "put_many":
         for _ in range(0, count, MANY):
             await client.lpush("hand", *[MESSAGE] * MANY)
@@ -83,6 +103,8 @@ async def by_queue(queue: Any, what: str, count: int) -> None:
     elif what == "receive and ack":
         for _ in range(count):
             await (await queue.receive()).ack()
+    elif what == "put to a get that waits":
+        await meet(lambda: queue.put(MESSAGE), queue.get, count)
     elif what == "put_many":
         for _ in range(0, count, MANY):
             await queue.put_many([MESSAGE] * MANY)
@@ -105,7 +127,7 @@ async def measured(server: EmbeddedServer, items: int, repetitions: int) -> list
             for side in (*KINDS, BY_HAND):
                 db.flushall()
                 async with _opened(side, server.url) as work:
-                    for what in WHAT:
+                    for what in SHARES:
                         cost = await _measure(db, work, side, what, items, idle)
                         if repetition:
                             found.setdefault((side, what), []).append(cost)
@@ -136,7 +158,7 @@ class _opened:  # noqa: N801 (a context manager)
 
 
 async def _measure(db: Any, work: Work, side: str, what: str, items: int, idle: float) -> Cost:
-    count = items if what in WHAT[:2] else 10 * items
+    count = int(SHARES[what] * items)
     db.config_resetstat()
     db.slowlog_reset()
     before, began = cpu(db), time.monotonic()
@@ -162,7 +184,7 @@ def table(costs: list[Cost]) -> str:
     cells = {(one.what, one.side): f"{one.cpu:.3g} · {one.commands:.2g} · {one.longest or '-'}" for one in costs}
     sides = [*KINDS, BY_HAND]
     lines = [f"| | {' | '.join(sides)} |", f"| --- |{' --- |' * len(sides)}"]
-    lines += [f"| {what} | {' | '.join(cells[what, side] for side in sides)} |" for what in WHAT]
+    lines += [f"| {what} | {' | '.join(cells[what, side] for side in sides)} |" for what in SHARES]
     return "\n".join(lines)
 
 

@@ -186,7 +186,7 @@ def test_what_the_server_does_for_a_message(tmp_path: Path) -> None:
     done = processes.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=200)
     costs = [server.Cost(**one) for one in json.loads(file.read_text())["costs"]]
     assert {(one.side, one.what) for one in costs} == {
-        (side, what) for side in (*server.KINDS, server.BY_HAND) for what in server.WHAT
+        (side, what) for side in (*server.KINDS, server.BY_HAND) for what in server.SHARES
     }
     commands = {(one.side, one.what): one.commands for one in costs}
     assert 1 <= commands[server.BY_HAND, "put"] < 1.1
