@@ -194,10 +194,11 @@ class _Printer(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if getattr(record, "event", None) in self._untold:
             return
-        lines = record.getMessage().splitlines()
+        text = in_options(str(record.msg), self._options)  # and not what a handler's error says, which is an argument
+        lines = (text % record.args if record.args else text).splitlines()
         if record.exc_info:
             lines += logging.Formatter().formatException(record.exc_info).splitlines()
-        complain(f"apressure: {in_options(lines[0], self._options) if lines else ''}")
+        complain(f"apressure: {lines[0] if lines else ''}")
         for line in lines[1:]:  # of a traceback, or where the event loop is blocked
             complain(line)
 

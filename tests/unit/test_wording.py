@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from apressure import QueueDoesNotExistError
+from apressure.cli.running import _Printer
 from apressure.cli.wording import in_options, reword, worded
 
 NAMES = {
@@ -52,3 +55,10 @@ def test_an_error_keeps_its_data() -> None:
 def test_a_call_in_a_block_has_names_of_its_own() -> None:
     with pytest.raises(ValueError, match=r"^--concurrency must be positive$"), worded(at_most="--concurrency"):
         raise ValueError("at_most must be positive")
+
+
+def test_what_a_log_line_quotes_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    text, error = "the queue has bound=%d, and the handler failed: %s", OSError("timeout=5 of the dedup_id is over")
+    _Printer((), NAMES).emit(logging.LogRecord("apressure", logging.WARNING, "", 0, text, (3, error), None))
+    said = "apressure: the queue has --bound 3, and the handler failed: timeout=5 of the dedup_id is over\n"
+    assert capsys.readouterr().err == said
