@@ -171,9 +171,9 @@ def go_on(process: subprocess.Popen[str]) -> str:
 
 
 def lost_and_logged(process: subprocess.Popen[str]) -> bool:
-    """Unblock a client; returns whether it ends since its lease was lost, and logs nothing else."""
+    """Unblock a client; returns whether it ends since its lease was lost, and logs only what comes of that."""
     *logged, last = go_on(process).splitlines()
-    return last == "lost" and all("lease" in line for line in logged)
+    return last == "lost" and all("lease" in line or "acknowledgement" in line for line in logged)
 
 
 def deadline(db: redis.Redis, role: str = "consumer") -> int:
