@@ -103,6 +103,8 @@ class MemoryConsumer:
         queue = self._queue
         if queue.errors_of_receive:
             raise queue.errors_of_receive.popleft()
+        while queue.patient and queue.in_flight and not queue.waiting:
+            await asyncio.sleep(0)
         if not queue.waiting:
             raise StopAsyncIteration
         queue.in_flight.append(delivery := MemoryDelivery(queue, *queue.waiting.popleft()))
@@ -113,10 +115,11 @@ class MemoryConsumer:
 
 
 class MemoryQueue:
-    """A closed queue with some numbers in it."""
+    """A closed queue with some numbers in it. If it is `patient`, it ends when nothing can come back any more."""
 
-    def __init__(self, *numbers: int, exists: bool = True) -> None:
+    def __init__(self, *numbers: int, exists: bool = True, patient: bool = False) -> None:
         self.name = "numbers"
+        self.patient = patient
         self.max_attempts = None
         self.opened = False
         self.closed = False
@@ -547,7 +550,7 @@ async def test_a_handler_that_cancels_its_own_task_disturbs_no_other(waits: bool
         else:
             await asyncio.sleep(0)
 
-    queue = MemoryQueue(*range(5))
+    queue = MemoryQueue(*range(5), patient=True)
     served = await serve(handle, queue, deliveries=True, retry=Backoff(0), signals=())
     assert served == Served(handled=5, failed=int(waits))
     assert sorted(queue.acknowledged) == list(range(5))
