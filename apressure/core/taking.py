@@ -176,8 +176,13 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
         for one in given:
             set_result_once(one.done, None)
 
+    @property
+    def _for_good(self) -> bool:
+        """Whether the latest step has acknowledged what it took."""
+        return self._want is not None and not self._want.lease
+
     def _next_order(self) -> Order:
-        return Order(self._step, next(self._places), self._want is not None and not self._want.lease)
+        return Order(self._step, next(self._places), self._for_good)
 
     def _send(self, first: Take[W]) -> None:
         if self._back:
@@ -211,7 +216,7 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
     def _accept(self, answer: Any) -> None:
         self._note(answer)
         messages, want, begin = self._messages(answer), self._want, 0
-        if self._next_order().for_good:
+        if self._for_good:
             self._steps.counts.deleted_count += len(messages)
         for entry in list(self._entries):
             if entry.state is WITHDRAWN or entry.future.cancelled():
