@@ -115,8 +115,11 @@ class Core(LoopBound, Queue[T, FileDelivery[T]], Generic[T]):
     async def unblock(self) -> int:
         """End this object's blocked operations: each raises OperationUnblockedError. Nothing was put or taken.
 
+        It reaches what waits. An operation that makes a try at this moment may end as well, without being counted, or
+        wait after it: to end a task for certain, repeat `unblock` until the task is done.
+
         Returns:
-            How many operations were blocked.
+            How many operations were waiting.
         """
         self.check()
         return self._waits.fail(

@@ -17,7 +17,7 @@ from apressure.exceptions import (
     QueueFullError,
     QueueOpenError,
 )
-from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, Words, begun, drained, fails, in_time
+from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, Words, begun, drained, fails, in_time, unblocked
 from apressure.testing.contract.verbs import call
 
 
@@ -182,15 +182,11 @@ class VerbContract(Words):
         await owner.create(bound=1)
 
         async def unblock(*waiting: asyncio.Task[Any]) -> None:
-            count = 0
-            async with asyncio.timeout(PATIENCE):
-                while count < len(waiting):
-                    count += await queue.unblock()
-                    await asyncio.sleep(0.01)  # on a busy machine they may not wait yet
+            await unblocked(queue, *waiting)
             for task in waiting:
                 error = await fails(OperationUnblockedError, task)
                 self.says(error, "the operation on the queue %r was unblocked$")
-            assert (count, await queue.unblock()) == (len(waiting), 0)
+            assert await queue.unblock() == 0
 
         await unblock(await begun(queue.receive()), await begun(queue.receive_many(2)))
         await queue.put(b"0")

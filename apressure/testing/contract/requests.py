@@ -26,7 +26,7 @@ from apressure.exceptions import (
     RequestFailedError,
 )
 from apressure.testing.contract.cancellation import everywhere
-from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, begun, drained, fails, in_time
+from apressure.testing.contract.steps import ITEMS, PATIENCE, Opener, begun, drained, fails, in_time, unblocked
 
 SOON = Backoff(first=0.001, most=0.001)
 LATER = 0.3
@@ -280,8 +280,7 @@ class RequestContract:
     async def test_a_wait_for_a_reply_is_unblocked(self, open_queue: Opener) -> None:
         queue, other = await open_queue(), await open_queue()
         asking, delivery = await asked(queue, other)
-        while not await queue.unblock():  # noqa: ASYNC110 (the put has ended, or will)
-            await asyncio.sleep(0.01)
+        await unblocked(queue, asking)
         await fails(OperationUnblockedError, asking)
         await delivery.reply("to nobody")
         await fails(NoReplyError, queue.ask(b"2", LATER))

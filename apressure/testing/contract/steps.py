@@ -37,6 +37,15 @@ async def fails(expected: type[BaseException], operation: Awaitable[Any]) -> Bas
     raise AssertionError(f"expected {expected.__name__}, and it returned {result!r}")
 
 
+async def unblocked(queue: Any, *operations: asyncio.Future[Any]) -> list[Any]:
+    """Return the results and errors of operations that `unblock` ends, wherever each stands."""
+    async with asyncio.timeout(PATIENCE):
+        while not all(operation.done() for operation in operations):
+            await queue.unblock()
+            await asyncio.sleep(0.01)
+    return await asyncio.gather(*operations, return_exceptions=True)
+
+
 async def begun(operation: Awaitable[Any]) -> asyncio.Task[Any]:
     """Start an operation that will wait. On a slow machine it may not wait yet; then the test passes, too."""
     task = asyncio.ensure_future(operation)

@@ -30,6 +30,7 @@ from apressure.embedded import EmbeddedServer
 from apressure.events.driver import RedisDriver
 from apressure.service.calls import Caller
 from apressure.testing import MemoryQueue
+from apressure.testing.contract.steps import unblocked
 from tests import processes
 from tests.chaos.support import no_complaints
 from tests.integration.conftest import eventually, in_time
@@ -147,11 +148,7 @@ async def test_what_waits_for_room_is_ended_without_complaint(queue: EventQueue[
     async with no_complaints():
         asked = [asyncio.ensure_future(queue.ask("b", PATIENCE)) for _ in range(3)]
         await eventually(lambda: queue._driver.waiting[0] == 3)
-        ended = 0
-        while ended < 3:  # one may be on its way, and wait in a moment
-            ended += await queue.unblock()
-            await asyncio.sleep(0.01)
-        outcomes = await in_time(asyncio.gather(*asked, return_exceptions=True))
+        outcomes = await unblocked(queue, *asked)
         assert [type(outcome) for outcome in outcomes] == [OperationUnblockedError] * 3
     assert await queue.qsize() == 1
 
