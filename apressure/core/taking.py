@@ -154,7 +154,7 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
         done: asyncio.Future[None] = loop.create_future()
         if not self._back:
             loop.call_soon(self._send_back)
-        order = order or self._next_order()
+        order = order or self._order(self._want)
         if order.for_good:
             self._steps.counts.deleted_count -= len(messages)
         self._back.append(_Back(order, messages, done))
@@ -176,13 +176,9 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
         for one in given:
             set_result_once(one.done, None)
 
-    @property
-    def _for_good(self) -> bool:
-        """Whether the latest step has acknowledged what it took."""
-        return self._want is not None and not self._want.lease
-
-    def _next_order(self) -> Order:
-        return Order(self._step, next(self._places), self._for_good)
+    def _order(self, want: W | None) -> Order:
+        """Return the place of what a step for this has taken."""
+        return Order(self._step, next(self._places), want is not None and not want.lease)
 
     def _send(self, first: Take[W]) -> None:
         if self._back:
@@ -215,21 +211,27 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
 
     def _accept(self, answer: Any) -> None:
         self._note(answer)
-        messages, want, begin = self._messages(answer), self._want, 0
-        if self._for_good:
+        messages, want = self._messages(answer), self._want
+        assert want is not None
+        if not want.lease:
             self._steps.counts.deleted_count += len(messages)
+        if rest := self._hand_out(messages, want):
+            # They were taken for cancelled callers: those that still wait do so until these have been given back.
+            self._give_back_for(list(self._entries), rest)
+
+    def _hand_out(self, messages: Sequence[M], want: W) -> Sequence[M]:
+        """Give messages that were taken for this to the first entries. Returns those that nobody waits for any more."""
+        begin = 0
         for entry in list(self._entries):
             if entry.state is WITHDRAWN or entry.future.cancelled():
                 continue  # perhaps it joined after the step had left, and was cancelled in this turn of the loop
             if begin == len(messages) or entry.want != want:
                 break
-            share = Taken(messages[begin : begin + entry.most], self._next_order())
+            share = Taken(messages[begin : begin + entry.most], self._order(want))
             begin += len(share)
             self._remove(entry)
             entry.succeed(share)
-        if begin < len(messages):
-            # The rest was taken for cancelled callers: those that still wait do so until it has been given back.
-            self._give_back_for(list(self._entries), messages[begin:])
+        return messages[begin:]
 
     def _give_back_for(self, entries: Sequence[Take[W]], messages: Sequence[M]) -> None:
         """Give back messages; those of the callers that were cancelled wait until they are back."""

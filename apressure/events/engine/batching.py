@@ -137,8 +137,10 @@ class PopLane(TakeLane[Want, Event]):
             elif begun:
                 self._answered(answer)
             elif events := self._messages(answer):
+                # The lane had sent another step before the wait ended: what that takes came later.
                 self._note(answer)
-                self.give_back(events)
+                if rest := self._hand_out(events, want):
+                    self.give_back(rest, self._order(want))
 
         behind = self._behind = Behind(waiter, on_end)
         request = self._steps.send_pop(self._following, most, want, self._waits.place, on_answer, behind)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 
 import pytest
 import redis
 
 from apressure import Client, EventQueue, OperationUnblockedError
+from apressure.embedded import EmbeddedServer
 from tests.integration.events.conftest import Open, blocked, consistent, eventually, in_time
 from tests.okq import Okq
+from tests.servers import blocked_clients, frozen
 
 
 def scripts(db: redis.Redis) -> int:
@@ -48,6 +51,28 @@ async def test_a_batch_reaches_many(open_queue: Open, db: redis.Redis, long_slic
     await (await open_queue()).put_many([b"x"] * 8)
     for delivery in await in_time(asyncio.gather(*tasks)):
         await delivery.ack()
+
+
+async def test_a_step_beside_the_wait_does_not_overtake_it(make_server: Callable[..., EmbeddedServer]) -> None:
+    server = make_server("valkey")
+    async with EventQueue("jobs", url=server.url) as queue, EventQueue("jobs", url=server.url) as other:
+        await other.put_many([b"0", b"1"])
+        assert await other.get_many(2) == [b"0", b"1"]  # the server knows the scripts
+        first = asyncio.create_task(queue.receive())
+        await eventually(lambda: blocked_clients(server) == 1)
+        await asyncio.sleep(0.1)  # a step stands behind the wait
+        with frozen(server):
+            putting = asyncio.create_task(other.put_many([b"2", b"3", b"4"]))
+            await asyncio.sleep(0.1)
+            second = asyncio.create_task(queue.receive(timeout=0))  # it sends a step for both
+            await asyncio.sleep(0.1)
+        await in_time(putting)
+        for task, number in ((first, b"2"), (second, b"3")):
+            delivery = await in_time(task)
+            assert delivery.item == number
+            await delivery.ack()
+        assert await in_time(queue.get()) == b"4"
+        assert (await queue.statistics()).deleted_count == 3
 
 
 async def test_room_wakes_one_after_the_other(open_queue: Open, db: redis.Redis, long_slices: None) -> None:
