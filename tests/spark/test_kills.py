@@ -267,7 +267,7 @@ def test_the_pipeline_goes_on_whatever_dies(place: Pipeline) -> None:
     wait_until(lambda: not place.processes())
 
 
-JAVA_KILLS = 200 if LONG else 2
+JAVA_KILLS = 200 if LONG else 1
 MOMENTS = {"start": 1.5, "begin": 0.5, "log": 0.005, "batch": 0.2, "commit": 0.01, "done": 0.1, "end": 0.3}
 """What has just happened when Java is killed, and the longest delay after it, as a share of the time of a start."""
 
