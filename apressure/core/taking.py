@@ -216,8 +216,7 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
     def _accept(self, answer: Any) -> None:
         self._note(answer)
         messages, want, begin = self._messages(answer), self._want, 0
-        if self._for_good:
-            self._steps.counts.deleted_count += len(messages)
+        self._count(messages)
         for entry in list(self._entries):
             if entry.state is WITHDRAWN or entry.future.cancelled():
                 continue  # perhaps it joined after the step had left, and was cancelled in this turn of the loop
@@ -231,6 +230,11 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
             # The rest was taken for cancelled callers: those that still wait do so until it has been given back.
             self._give_back_for(list(self._entries), messages[begin:])
 
+    def _count(self, messages: Sequence[M]) -> None:
+        """Count what the latest step has acknowledged; `give_back` takes that back."""
+        if self._for_good:
+            self._steps.counts.deleted_count += len(messages)
+
     def _give_back_for(self, entries: Sequence[Take[W]], messages: Sequence[M]) -> None:
         """Give back messages; those of the callers that were cancelled wait until they are back."""
         undone = self.give_back(messages)
@@ -241,6 +245,7 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
 
     def _fail(self, in_flight: Sequence[Take[W]], error: Exception) -> None:
         if isinstance(error, DurabilityError) and (messages := self._messages(error.answer)):
+            self._count(messages)
             self._give_back_for(in_flight, messages)
             in_flight = [entry for entry in in_flight if entry.state is not WITHDRAWN]
         super()._fail(in_flight, error)
