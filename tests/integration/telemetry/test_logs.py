@@ -30,6 +30,7 @@ from apressure import (
     FileQueue,
     LeaseLostError,
     NoReplyError,
+    QueueDoesNotExistError,
     QueueEmptyError,
     TaskClient,
     TaskQueue,
@@ -156,6 +157,24 @@ async def test_acknowledgements_that_a_draining_service_cannot_send_are_told(
     assert told.getMessage() == (
         "3 acknowledgements of the queue 'jobs' may not have arrived: these messages may be delivered again"
     )
+
+
+@on_valkey
+@pytest.mark.parametrize("kind", [AsyncQueue, EventQueue, TaskQueue])
+async def test_acknowledgements_of_what_was_deleted_with_its_queue_are_not_told(said: Said, url: str, kind: Any) -> None:
+    async with kind("jobs", url=url, codec="raw") as jobs, kind("jobs", url=url) as owner:
+        await jobs.create()
+        await jobs.put_many([b"1", b"2"])
+        with pytest.raises(QueueDoesNotExistError):
+            async with jobs.consumer() as items:
+                await anext(items)
+                deleting = asyncio.ensure_future(owner.delete())
+                while await owner.exists():
+                    await asyncio.sleep(0.005)
+                async for _ in items:
+                    pass
+        await in_time(deleting)
+    assert said("unacknowledged") == []
 
 
 @on_valkey
