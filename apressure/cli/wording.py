@@ -26,8 +26,8 @@ _COMMANDS: Final = {"create()": "`apressure create`", "set_bound()": "`apressure
 _NAMED: Final = re.compile(
     r"(?<!\w)'[^']*'|`[^`]*`"  # what somebody has named, or typed
     rf"|(?P<verb>\bcall )?\b(?P<call>{'|'.join(map(re.escape, _COMMANDS))})"
-    r"|(?<![\w.:/-])(?P<set>[a-z]\w*)=(?P<value>'\w+'|%\w|\w+(?:\.\w+)*)?"
-    r"|(?<![\w.:/-])(?P<name>[a-z]+(?:_[a-z]+)+)\b(?![.:/(]\w)"
+    r"|(?<![\w.:/-])(?P<set>[a-z]\w*)=(?P<value>'[^']*'|%\w|-?\w+(?:[.-]\w+)*)?+(?![^\s,.:;)])(?!\.\.)"  # else: Python
+    r"|(?<![\w.:/-])(?P<name>[a-z]+(?:_[a-z]+)+)\b(?!=|[.:/(]\w)"
     r"|\A(?P<first>[a-z]+)(?= must )"
 )
 

@@ -12,7 +12,8 @@ from apressure.cli.wording import in_options, reword, worded
 
 NAMES = {
     "bound": "--bound", "create": "--create", "dedup_id": "--dedup-id", "dedup_window": "--dedup-window",
-    "key": "--key", "max": "--max", "name": "NAME", "replicas": "--replicas", "timeout": "--timeout",
+    "key": "--key", "max": "--max", "name": "NAME", "prefix": "--prefix", "replicas": "--replicas",
+    "timeout": "--timeout", "url": "--url",
 }  # fmt: skip
 
 
@@ -30,9 +31,14 @@ NAMES = {
         ("name must be a string", "NAME must be a string"),
         ("to change it, call set_bound()", "to change it, run `apressure limit --bound`"),
         ("there is no directory /a. create() makes it", "there is no directory /a. `apressure create` makes it"),
+        ("the prefix, as in prefix='{app}'. The text", "the prefix, as in --prefix {app}. The text"),
+        ("it is at url='redis://[::1]:6379', or", "it is at --url redis://[::1]:6379, or"),
+        ("timeout=-1 or timeout=1e-05, not more", "--timeout -1 or --timeout 1e-05, not more"),
         # These stay: what is no option here, words, names that somebody gave, and what says it already.
         ("leave out lease= and scripting=False", "leave out lease= and scripting=False"),
         ("without create=False", "without create=False"),
+        ("create(bound=...) sets it", "create(bound=...) sets it"),
+        ("dedup_id=… or max=datetime.now(UTC)", "dedup_id=… or max=datetime.now(UTC)"),
         ("a key must be given until the timeout", "a key must be given until the timeout"),
         ("the queue's 'dedup_id' and `put(key=5)`", "the queue's 'dedup_id' and `put(key=5)`"),
         ("cannot read files:spool/dedup_id or /a/dedup_id.txt", "cannot read files:spool/dedup_id or /a/dedup_id.txt"),
