@@ -62,9 +62,11 @@ def in_options(text: str, names: Mapping[str, str]) -> str:
 
 
 def reword(error: BaseException, names: Mapping[str, str]) -> None:
-    """Have an error of the library say options; see `in_options`."""
+    """Have an error of the library say options; see `in_options`. What a handler has said, at its end, stays."""
     if len(error.args) == 1 and isinstance(text := error.args[0], str):
-        error.args = (in_options(text, names),)
+        quoted = getattr(error, "error", "")
+        own = text.removesuffix(quoted) if isinstance(quoted, str) else text
+        error.args = (in_options(own, names) + text[len(own) :],)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import pytest
 from apressure import QueueDoesNotExistError
 from apressure.cli.running import _Printer
 from apressure.cli.wording import in_options, reword, worded
+from apressure.core.requests import failure
 
 NAMES = {
     "bound": "--bound", "create": "--create", "dedup_id": "--dedup-id", "dedup_window": "--dedup-window",
@@ -56,6 +57,13 @@ def test_an_error_keeps_its_data() -> None:
     refused = OSError(2, "key must", "file")
     reword(refused, NAMES)
     assert refused.strerror == "key must"
+
+
+def test_what_a_handler_has_said_stays_as_it_is() -> None:
+    error = failure("orders", "1", "ValueError: timeout=3 for the dedup_id")
+    said = str(error)
+    reword(error, NAMES)
+    assert str(error) == said == "a request to the queue 'orders' failed: ValueError: timeout=3 for the dedup_id"
 
 
 def test_a_call_in_a_block_has_names_of_its_own() -> None:
