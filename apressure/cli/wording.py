@@ -26,8 +26,8 @@ _COMMANDS: Final = {"create()": "`apressure create`", "set_bound()": "`apressure
 _NAMED: Final = re.compile(
     r"(?<!\w)'[^']*'|`[^`]*`"  # what somebody has named, or typed
     rf"|(?P<verb>\bcall )?\b(?P<call>{'|'.join(map(re.escape, _COMMANDS))})"
-    r"|(?<![\w.:/-])(?P<set>[a-z]\w*)=(?P<value>'\w+'|%\w|\w+(?:\.\w+)*)?"
-    r"|(?<![\w.:/-])(?P<name>[a-z]+(?:_[a-z]+)+)\b(?![.:/(]\w)"
+    r"|(?<![\w.:/-])(?P<set>[a-z]\w*)=(?P<value>'[^']*'|%\w|-?\w+(?:[.-]\w+)*)?+(?![^\s,.:;)])(?!\.\.)"  # else: Python
+    r"|(?<![\w.:/-])(?P<name>[a-z]+(?:_[a-z]+)+)\b(?!=|[.:/(]\w)"
     r"|\A(?P<first>[a-z]+)(?= must )"
 )
 
@@ -62,9 +62,11 @@ def in_options(text: str, names: Mapping[str, str]) -> str:
 
 
 def reword(error: BaseException, names: Mapping[str, str]) -> None:
-    """Have an error of the library say options; see `in_options`."""
+    """Have an error of the library say options; see `in_options`. What a handler has said, at its end, stays."""
     if len(error.args) == 1 and isinstance(text := error.args[0], str):
-        error.args = (in_options(text, names),)
+        quoted = getattr(error, "error", "")
+        own = text.removesuffix(quoted) if isinstance(quoted, str) else text
+        error.args = (in_options(own, names) + text[len(own) :],)
 
 
 @contextlib.contextmanager

@@ -100,6 +100,7 @@ class QueueConsumer(ABC, Generic[T, D]):
         self._task: asyncio.Task[Any] | None = None
         """The task that iterates, as long as nothing but its turns has to be looked at."""
         self._drained = False
+        self._deleted = False  # the queue: none of its messages comes again
 
     # What a kind of queue does in its own way.
 
@@ -209,7 +210,8 @@ class QueueConsumer(ABC, Generic[T, D]):
         self._state = "left"
         unseen, seen = self.hand.surrender()
         await self._flush()
-        logs.unacknowledged(self.hand.kind, self.hand.name, self.hand.unacknowledged)
+        if not self._deleted:
+            logs.unacknowledged(self.hand.kind, self.hand.name, self.hand.unacknowledged)
         try:
             try:
                 for answer in self.hand.send_back(unseen, seen):
@@ -270,6 +272,7 @@ class QueueConsumer(ABC, Generic[T, D]):
             except QueueClosedError:
                 pass
             except QueueDoesNotExistError:
+                self._deleted = True
                 if not self._delete:
                     raise
             else:

@@ -213,8 +213,7 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
         self._note(answer)
         messages, want = self._messages(answer), self._want
         assert want is not None
-        if not want.lease:
-            self._steps.counts.deleted_count += len(messages)
+        self._count(messages)
         if rest := self._hand_out(messages, want):
             # They were taken for cancelled callers: those that still wait do so until these have been given back.
             self._give_back_for(list(self._entries), rest)
@@ -233,6 +232,11 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
             entry.succeed(share)
         return messages[begin:]
 
+    def _count(self, messages: Sequence[M]) -> None:
+        """Count what the latest step has acknowledged; `give_back` takes that back."""
+        if self._want is not None and not self._want.lease:
+            self._steps.counts.deleted_count += len(messages)
+
     def _give_back_for(self, entries: Sequence[Take[W]], messages: Sequence[M]) -> None:
         """Give back messages; those of the callers that were cancelled wait until they are back."""
         undone = self.give_back(messages)
@@ -243,6 +247,7 @@ class TakeLane(Lane[Take[W]], Generic[W, M]):
 
     def _fail(self, in_flight: Sequence[Take[W]], error: Exception) -> None:
         if isinstance(error, DurabilityError) and (messages := self._messages(error.answer)):
+            self._count(messages)
             self._give_back_for(in_flight, messages)
             in_flight = [entry for entry in in_flight if entry.state is not WITHDRAWN]
         super()._fail(in_flight, error)

@@ -226,6 +226,7 @@ async def play(actions: Sequence[Any]) -> None:
     assert sorted([*handed, *world.queue, *world.lost]) == list(range(world.put_so_far))
     assert lane.waiting == 0
     assert world.counts.received_count >= len(handed)
+    assert world.counts.deleted_count == sum(not world.lease_of[message] for message in handed)
 
 
 def test_each_message_is_handed_out_once_or_waits_again() -> None:

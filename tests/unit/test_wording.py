@@ -9,10 +9,12 @@ import pytest
 from apressure import QueueDoesNotExistError
 from apressure.cli.running import _Printer
 from apressure.cli.wording import in_options, reword, worded
+from apressure.core.requests import failure
 
 NAMES = {
     "bound": "--bound", "create": "--create", "dedup_id": "--dedup-id", "dedup_window": "--dedup-window",
-    "key": "--key", "max": "--max", "name": "NAME", "replicas": "--replicas", "timeout": "--timeout",
+    "key": "--key", "max": "--max", "name": "NAME", "prefix": "--prefix", "replicas": "--replicas",
+    "timeout": "--timeout", "url": "--url",
 }  # fmt: skip
 
 
@@ -30,9 +32,14 @@ NAMES = {
         ("name must be a string", "NAME must be a string"),
         ("to change it, call set_bound()", "to change it, run `apressure limit --bound`"),
         ("there is no directory /a. create() makes it", "there is no directory /a. `apressure create` makes it"),
+        ("the prefix, as in prefix='{app}'. The text", "the prefix, as in --prefix {app}. The text"),
+        ("it is at url='redis://[::1]:6379', or", "it is at --url redis://[::1]:6379, or"),
+        ("timeout=-1 or timeout=1e-05, not more", "--timeout -1 or --timeout 1e-05, not more"),
         # These stay: what is no option here, words, names that somebody gave, and what says it already.
         ("leave out lease= and scripting=False", "leave out lease= and scripting=False"),
         ("without create=False", "without create=False"),
+        ("create(bound=...) sets it", "create(bound=...) sets it"),
+        ("dedup_id=… or max=datetime.now(UTC)", "dedup_id=… or max=datetime.now(UTC)"),
         ("a key must be given until the timeout", "a key must be given until the timeout"),
         ("the queue's 'dedup_id' and `put(key=5)`", "the queue's 'dedup_id' and `put(key=5)`"),
         ("cannot read files:spool/dedup_id or /a/dedup_id.txt", "cannot read files:spool/dedup_id or /a/dedup_id.txt"),
@@ -50,6 +57,13 @@ def test_an_error_keeps_its_data() -> None:
     refused = OSError(2, "key must", "file")
     reword(refused, NAMES)
     assert refused.strerror == "key must"
+
+
+def test_what_a_handler_has_said_stays_as_it_is() -> None:
+    error = failure("orders", "1", "ValueError: timeout=3 for the dedup_id")
+    said = str(error)
+    reword(error, NAMES)
+    assert str(error) == said == "a request to the queue 'orders' failed: ValueError: timeout=3 for the dedup_id"
 
 
 def test_a_call_in_a_block_has_names_of_its_own() -> None:

@@ -203,6 +203,7 @@ class Lease:
         finally:  # also where this is cancelled
             if not isinstance(state.error, QueueDoesNotExistError):  # otherwise no message comes again
                 logs.unacknowledged("AsyncQueue", self._steps.name, count_of(state.unanswered))
+            state.unanswered.clear()  # the queue object was closed in the block: its end does not tell that again
 
     @property
     def active(self) -> bool:

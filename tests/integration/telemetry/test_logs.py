@@ -30,6 +30,8 @@ from apressure import (
     FileQueue,
     LeaseLostError,
     NoReplyError,
+    PressureError,
+    QueueDoesNotExistError,
     QueueEmptyError,
     TaskClient,
     TaskQueue,
@@ -156,6 +158,45 @@ async def test_acknowledgements_that_a_draining_service_cannot_send_are_told(
     assert told.getMessage() == (
         "3 acknowledgements of the queue 'jobs' may not have arrived: these messages may be delivered again"
     )
+
+
+@pytest.mark.parametrize("kind", [AsyncQueue, EventQueue, TaskQueue])
+async def test_acknowledgements_that_a_closed_queue_object_cannot_send_are_told_once(
+    said: Said, make_server: Callable[..., EmbeddedServer], kind: Any
+) -> None:
+    server = make_server("valkey")
+    options = {"retry_timeout": 0.5, "connect_timeout": 0.5, "response_timeout": 0.5, "settle_timeout": 0.5}
+    async with kind("jobs", url=server.url, codec="raw", **options) as jobs:
+        await jobs.create()
+        await jobs.put_many([b"1", b"2"])
+        with contextlib.suppress(PressureError):
+            async with jobs.consumer() as items:
+                await anext(items)
+                os.kill(server.pid, signal.SIGKILL)
+                with contextlib.suppress(PressureError):
+                    await anext(items)
+                await jobs.aclose()
+    assert [told.count for told in said("unacknowledged")] == [1]  # type: ignore[attr-defined]
+
+
+@on_valkey
+@pytest.mark.parametrize("kind", [AsyncQueue, EventQueue, TaskQueue])
+async def test_acknowledgements_of_what_was_deleted_with_its_queue_are_not_told(
+    said: Said, url: str, kind: Any
+) -> None:
+    async with kind("jobs", url=url, codec="raw") as jobs, kind("jobs", url=url) as owner:
+        await jobs.create()
+        await jobs.put_many([b"1", b"2"])
+        with pytest.raises(QueueDoesNotExistError):
+            async with jobs.consumer() as items:
+                await anext(items)
+                deleting = asyncio.ensure_future(owner.delete())
+                while await owner.exists():
+                    await asyncio.sleep(0.005)
+                async for _ in items:
+                    pass
+        await in_time(deleting)
+    assert said("unacknowledged") == []
 
 
 @on_valkey
