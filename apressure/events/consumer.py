@@ -208,10 +208,11 @@ class EventConsumer(AnyEventConsumer[T, EventDelivery[Any]], FetchingConsumer[T,
                 self.queue.waits.take_turn()
 
         def on_answer(answer: Any) -> None:
-            self._behind = None
-            if isinstance(answer, Exception) and self._receiving and self._steps.repeat(request):
+            if self._steps.repeat(request, answer, self._receiving):
                 on_end()
-            elif self._receiving or self._ahead is done:
+                return
+            self._behind = None
+            if self._receiving or self._ahead is done:
                 take(answer)
             else:
                 set_result_once(done, answer)

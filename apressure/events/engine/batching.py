@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from apressure.connection.dedup import DedupSeries, PutScript
 from apressure.connection.waiting.waiter import SLICE, Behind, Waiter
+from apressure.connection.wire.channel import ConnectionLost
 from apressure.connection.wire.script import Request
 from apressure.core.dedup_lane import DedupLane, arguments
 from apressure.core.driver import OnAnswer
@@ -131,10 +132,17 @@ class PopLane(TakeLane[Want, Event]):
                 self._begin(want, most)
 
         def on_answer(answer: Any) -> None:
+            if isinstance(answer, ConnectionLost) and not begun:
+                # Both may have been answered, the wait and the step, and this client hears of neither.
+                on_end()
+                if begun and (parked := self._parked) is not None:
+                    self._parked = None
+                    parked.cancel()
+            if self._steps.repeat(request, answer, begun):
+                self._request = request if begun else self._request
+                return
             self._behind = None
-            if begun and isinstance(answer, Exception) and self._steps.repeat(request):
-                self._request = request
-            elif begun:
+            if begun:
                 self._answered(answer)
             elif events := self._messages(answer):
                 # The lane had sent another step before the wait ended: what that takes came later.

@@ -16,6 +16,7 @@ from apressure import logs
 from apressure.connection.client import Client
 from apressure.connection.schedules import ServerSchedules
 from apressure.connection.sender import StepSender, flag
+from apressure.connection.wire.channel import ConnectionLost
 from apressure.connection.wire.command import Argument
 from apressure.connection.wire.script import Request, Series
 from apressure.core.added_letters import Added
@@ -143,11 +144,19 @@ class EventSteps(StepSender):
         token = series.token if want.lease else b""
         return self._send(series.call("pop"), arguments, on_answer, 1, token, want.lease > 0, behind)
 
-    def repeat(self, request: Request) -> bool:
-        """Send a step again that stood behind a wait, and had no answer; returns False if that was done before."""
-        if request.arguments[1] == b"1":
+    def repeat(self, request: Request, answer: Any, needed: bool) -> bool:
+        """Send a step again that stood behind a wait, unless this answer to it says what has become of it.
+
+        The server knows whether it was carried out. If not, it is now, but takes nothing where it is not `needed`.
+
+        Returns:
+            Whether it was sent again, and its `on_answer` gets another answer: once at most.
+        """
+        if request.arguments[1] != b"2" or not isinstance(answer, Exception if needed else ConnectionLost):
             return False
         request.arguments[1] = b"1"
+        if not needed:
+            request.arguments[2], request.arguments[5] = 0, b""  # no events, and this client does not wait
         self.connection.send(request)
         return True
 

@@ -18,6 +18,7 @@ import redis
 from apressure import AsyncQueue, EventQueue
 from apressure.connection.waiting.waiter import FOLLOWING, Behind, Waiter
 from apressure.connection.wire.script import Request
+from apressure.testing.proxy import Proxy
 from tests.integration.conftest import blocked, eventually
 
 MESSAGES, LEASE = "__pressure__:jobs", "apressure:__pressure__:jobs:consumer_lease"
@@ -44,8 +45,8 @@ class Taker(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def taker(url: str, db: redis.Redis, how: str) -> AsyncIterator[Taker]:
-    """One who has waited before, so that the connection of its waits is open."""
+async def taker(url: str, db: redis.Redis, how: str, line: str = "") -> AsyncIterator[Taker]:
+    """One who has waited before, so that the connection of its waits is open; through a `line`, if there is one."""
     kind: type[Any] = AsyncQueue if how in ("consumer", "member") else EventQueue
 
     async def put_one(item: bytes) -> None:
@@ -58,7 +59,7 @@ async def taker(url: str, db: redis.Redis, how: str) -> AsyncIterator[Taker]:
         thread.join()
 
     async with contextlib.AsyncExitStack() as stack:
-        queue = await stack.enter_async_context(kind("jobs", url=url))
+        queue = await stack.enter_async_context(kind("jobs", url=line or url))
         await queue.create()
         stack.push_async_callback(queue.delete)
         deliver = queue.receive
@@ -108,6 +109,7 @@ async def another(sent: list[Behind]) -> None:
     """Wait until one more step stands behind a wait."""
     before = len(sent)
     await eventually(lambda: len(sent) > before)
+    await asyncio.sleep(0)  # it leaves in the next turn of the event loop
 
 
 def stays(value: int, of: Callable[[], int]) -> None:
@@ -233,3 +235,25 @@ async def test_a_connection_that_is_lost(url: str, db: redis.Redis, sent: list[B
             stays(1, one.waiting)
 
         assert await meanwhile(another(sent), one.take(), cut_and_put) == (b"1", 1)
+
+
+@every_way
+@pytest.mark.parametrize("cancelled", [False, True], ids=["waiting", "cancelled"])
+async def test_one_that_hears_neither_that_the_wait_has_ended_nor_what_was_taken(
+    url: str, db: redis.Redis, sent: list[Behind], how: str, cancelled: bool
+) -> None:
+    """It comes at once all the same, and not when its lease ends."""
+    with Proxy(url) as line:
+        async with taker(url, db, how, line.url) as one:
+
+            def put_and_lose_the_replies() -> None:
+                line.trouble.lose_next = 1
+                one.put(b"1")
+                assert one.waiting() == 0
+
+            if cancelled:
+                await cancelled_wait(sent, one, put_and_lose_the_replies)
+                assert await one.take() == (b"1", 1)
+            else:
+                assert await meanwhile(another(sent), one.take(), put_and_lose_the_replies) == (b"1", 1)
+            assert line.cuts == 1
