@@ -15,7 +15,7 @@ from apressure.connection.settings import MAX_NAME, ClientOptions, OtherOptions,
 from apressure.connection.waiting.rounds import Rounds
 from apressure.connection.wire.reconnecting import ReconnectingConnection, scan
 from apressure.connection.wire.script import Script
-from apressure.core.objects import SharedClient
+from apressure.core.objects import FAREWELL, SharedClient
 
 
 class Client(SharedClient):
@@ -74,16 +74,19 @@ class Client(SharedClient):
         for rounds in self._rounds.values():
             rounds.end()
         logs.closing(len(self._connections))
-        unfinished, timeout = asyncio.gather(*self._unfinished, return_exceptions=True), self.settings.settle_timeout
+        unfinished = asyncio.gather(*self._unfinished, return_exceptions=True)
+        loop, timeout = asyncio.get_running_loop(), self.settings.settle_timeout
+        end = loop.time() + timeout
         try:
             await wait_for_answer(unfinished, timeout, timeout)
         finally:
-            connections = list(self._connections.values())
+            connections, timeout = list(self._connections.values()), max(0.0, end - loop.time())
             try:
                 await asyncio.gather(self.renewer.aclose(timeout), *(one.aclose(timeout) for one in connections))
             finally:
                 for connection in connections:
                     connection.end()  # its aclose does not begin if a cancellation comes first
+            await wait_for_answer(unfinished, FAREWELL, FAREWELL)
 
     def connection_for(self, keys: Iterable[bytes]) -> ReconnectingConnection:
         """Return the connection for steps on these keys: one for all, in a cluster one for each slot.

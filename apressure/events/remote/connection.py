@@ -24,7 +24,7 @@ from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.core.asking import ask
 from apressure.core.driver import OnAnswer
 from apressure.core.errors import closed, missing
-from apressure.core.objects import SharedClient
+from apressure.core.objects import FAREWELL, SharedClient
 from apressure.events.remote.address import settings_of
 from apressure.exceptions import OutcomeUnknownError, ServerError, ServerTooOldError, ServerUnavailableError
 
@@ -125,6 +125,8 @@ class OkqClient(SharedClient):
             await self.renewer.aclose(self.settings.settle_timeout)
         finally:
             self.connection.end()
+        if self._unfinished:
+            await asyncio.wait(self._unfinished, timeout=FAREWELL)
 
     async def step(
         self, work: Coroutine[Any, Any, T], undo: Callable[[T], Coroutine[Any, Any, None]] | None = None
