@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Unpack
 
 from apressure import logs, validation
-from apressure.concurrency.settle import wait_for_answer
+from apressure.concurrency.settle import left_of, wait_for_answer
 from apressure.connection.renewer import Renewer
 from apressure.connection.server import Node, Server
 from apressure.connection.settings import MAX_NAME, ClientOptions, OtherOptions, settings_from
@@ -75,7 +75,7 @@ class Client(SharedClient):
             rounds.end()
         logs.closing(len(self._connections))
         unfinished = asyncio.gather(*self._unfinished, return_exceptions=True)
-        loop, timeout = asyncio.get_running_loop(), self.settings.settle_timeout
+        loop, timeout = asyncio.get_running_loop(), left_of(self.settings.settle_timeout)
         end = loop.time() + timeout
         try:
             await wait_for_answer(unfinished, timeout, timeout)

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Literal, NamedTuple, Self, TypeVar
 from apressure import logs
 from apressure.concurrency import background
 from apressure.concurrency.lifetime import IteratingTask
-from apressure.concurrency.settle import wait_for_answer, wait_shielded
+from apressure.concurrency.settle import left_of, wait_for_answer, wait_shielded
 from apressure.core.delivery import LeasedDelivery
 from apressure.core.leases.in_hand import ClaimHand
 from apressure.core.prefetch import Chunk
@@ -193,7 +193,7 @@ class QueueConsumer(ABC, Generic[T, D]):
         work = background.start(self._give_back(), "giving back what a consumer has in hand")
         if (client := getattr(self._queue, "client", None)) is not None:  # a FileQueue has none
             client.finish_before_close(work)
-        patience = self._settle_timeout
+        patience = left_of(self._settle_timeout)
         if await wait_for_answer(work, patience if hurry else None, patience) and (error := work.result()) is not None:
             raise error
 

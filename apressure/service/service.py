@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import time
 from collections.abc import Callable
 from signal import Signals
 from typing import Final
@@ -110,6 +111,8 @@ class Service:
         """Receive no more, and let the handlers finish."""
         if not self._stopped.is_set():
             self._stopped.set()
+            if self._current is None:  # otherwise it notes when its handlers have ended
+                self._arguments.ending.since = time.monotonic()
             text = "%s drains after %s: %d in hand"
             self._tell(logging.INFO, "serve_draining", text, self._signal, drained=self._drained)
             self._interrupt()
@@ -131,6 +134,7 @@ class Service:
         losses = 0
         reached = False
         async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self._arguments.ending.limiting())
             if not self._arguments.queue.opened:
                 await self._open(stack)
             if self._arguments.options.create:
