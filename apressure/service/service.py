@@ -162,9 +162,13 @@ class Service:
                     losses = 0 if dispatcher.received else losses
                     pause = _RETURN.pause(losses)
                     losses += 1
+                    drains = self._stopped.is_set()
+                    again = " while it drains, and what it had in hand comes again"
+                    then = again if drains else f", and takes it again in {pause:.1f} s"
+                    seconds, cause = None if drains else pause, type(error).__name__
                     logger.warning(
-                        "%s lost the consumer role, and takes it again in %.1f s: %s", title, pause, error,
-                        extra={"event": "serve_interrupted", "error": type(error).__name__, "seconds": pause, **extra},
+                        "%s lost the consumer role%s: %s", title, then, error,
+                        extra={"event": "serve_interrupted", "error": cause, "seconds": seconds, **extra},
                     )  # fmt: skip
                     await pause_until(self._stopped, pause)
                 finally:

@@ -290,6 +290,27 @@ async def test_losing_the_messages_cancels_their_handlers() -> None:
     assert seen == ["0/1", "0/2"]
 
 
+async def test_messages_that_are_lost_while_the_service_drains_are_not_said_to_be_taken_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    queue, stop = MemoryQueue(0), asyncio.Event()
+
+    async def handle(_: int) -> None:
+        stop.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        queue.lose(lost())
+        await asyncio.Event().wait()
+
+    with caplog.at_level(logging.WARNING, "apressure"):
+        assert await serve(handle, queue, signals=(), stop=stop) == Served(handled=0, failed=0)
+    assert list(queue.waiting) == [(0, 2)]
+    (told,) = caplog.records
+    again = "lost the consumer role while it drains, and what it had in hand comes again"
+    assert told.message == f"the service of the queue 'numbers' {again}: {lost()}"
+    assert told.seconds is None  # type: ignore[attr-defined]
+
+
 async def test_a_service_that_ends_does_not_wait_for_long_until_failed_messages_are_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
