@@ -9,11 +9,49 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
 from apressure.exceptions import PressureError
+
+
+class Ending:
+    """The end of a service. What it still waits for, once no handler runs, shares one `settle_timeout`.
+
+    Attributes:
+        since: Since when there is nothing left but to settle, by the monotonic clock; None before.
+    """
+
+    __slots__ = ("since",)
+
+    def __init__(self) -> None:
+        self.since: float | None = None
+
+    @contextlib.contextmanager
+    def limiting(self) -> Iterator[None]:
+        """Limit what waits in this block."""
+        outer = current_ending.get()
+        token = current_ending.set(self)
+        try:
+            yield
+        finally:
+            current_ending.reset(token)
+            if outer is not self:
+                self.since = None  # tasks that have been started may still see it
+
+
+current_ending: ContextVar[Ending | None] = ContextVar("current_ending", default=None)
+"""The end of the service that runs here; None without one."""
+
+
+def left_of(settle_timeout: float) -> float:
+    """Return how many of these seconds the end of the service leaves that runs here; all of them without one."""
+    ending = current_ending.get()
+    if ending is None or ending.since is None:
+        return settle_timeout
+    return max(0.0, ending.since + settle_timeout - time.monotonic())
 
 
 class Deadline:
@@ -74,13 +112,13 @@ async def wait_shielded(future: asyncio.Future[Any], timeout: float) -> bool:
     Args:
         future: It is not cancelled by this.
         timeout: Seconds after which the outcome stays unknown, so that a frozen server cannot hold a task for ever.
-            The operation's deadline may leave fewer.
+            The operation's deadline, or the end of a service, may leave fewer.
 
     Returns:
         Whether the future is done.
     """
     note_sent()
-    timeout = within_deadline(timeout)
+    timeout = left_of(within_deadline(timeout))
     if future.done() or timeout <= 0:
         return future.done()
     from anyio import CancelScope  # here, since it loads anyio's backend, which only a cancellation needs
@@ -126,7 +164,7 @@ class Patience:
 
     def __init__(self, settle_timeout: float, hurry: bool) -> None:
         self._settle_timeout = settle_timeout
-        self._end = asyncio.get_running_loop().time() + settle_timeout if hurry else None
+        self._end = asyncio.get_running_loop().time() + left_of(settle_timeout) if hurry else None
 
     async def wait(self, answer: asyncio.Future[Any]) -> bool:
         """Wait for an answer.

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Unpack
 
 from apressure import logs, validation
-from apressure.concurrency.settle import wait_for_answer
+from apressure.concurrency.settle import left_of, wait_for_answer
 from apressure.connection.renewer import Renewer
 from apressure.connection.server import Node, Server
 from apressure.connection.settings import MAX_NAME, ClientOptions, OtherOptions, settings_from
 from apressure.connection.waiting.rounds import Rounds
 from apressure.connection.wire.reconnecting import ReconnectingConnection, scan
 from apressure.connection.wire.script import Script
-from apressure.core.objects import SharedClient
+from apressure.core.objects import FAREWELL, SharedClient
 
 
 class Client(SharedClient):
@@ -74,16 +74,19 @@ class Client(SharedClient):
         for rounds in self._rounds.values():
             rounds.end()
         logs.closing(len(self._connections))
-        unfinished, timeout = asyncio.gather(*self._unfinished, return_exceptions=True), self.settings.settle_timeout
+        unfinished = asyncio.gather(*self._unfinished, return_exceptions=True)
+        loop, timeout = asyncio.get_running_loop(), left_of(self.settings.settle_timeout)
+        end = loop.time() + timeout
         try:
             await wait_for_answer(unfinished, timeout, timeout)
         finally:
-            connections = list(self._connections.values())
+            connections, timeout = list(self._connections.values()), max(0.0, end - loop.time())
             try:
                 await asyncio.gather(self.renewer.aclose(timeout), *(one.aclose(timeout) for one in connections))
             finally:
                 for connection in connections:
                     connection.end()  # its aclose does not begin if a cancellation comes first
+            await wait_for_answer(unfinished, FAREWELL, FAREWELL)
 
     def connection_for(self, keys: Iterable[bytes]) -> ReconnectingConnection:
         """Return the connection for steps on these keys: one for all, in a cluster one for each slot.

@@ -78,7 +78,8 @@ class OtherOptions(TypedDict, total=False):
             150. The default is 10, and 60 with Sentinels or a cluster, which need time to agree on a new primary.
         durability: What puts, acknowledgements and other writes wait for: a `Durability`, a number of replicas, or
             `"all"` for all replicas that are known when the client connects. Fewer than all may lose confirmed writes.
-        settle_timeout: Seconds that a cancelled operation waits to learn its outcome.
+        settle_timeout: Seconds that a cancelled operation waits to learn its outcome. Also how long `serve` waits for
+            the server at its end, from when no handler runs any more.
         max_message_size: The largest message in bytes that may be put.
     """
 

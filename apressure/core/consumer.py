@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Literal, NamedTuple, Self, TypeVar
 from apressure import logs
 from apressure.concurrency import background
 from apressure.concurrency.lifetime import IteratingTask
-from apressure.concurrency.settle import wait_for_answer, wait_shielded
+from apressure.concurrency.settle import left_of, wait_for_answer, wait_shielded
 from apressure.core.delivery import LeasedDelivery
 from apressure.core.leases.in_hand import ClaimHand
 from apressure.core.prefetch import Chunk
@@ -169,7 +169,7 @@ class QueueConsumer(ABC, Generic[T, D]):
         finally:
             # The caller has to see the body's own exception.
             with contextlib.suppress(*(() if kind is None else (PressureError,))):
-                await self.end(hurry=kind is not None and issubclass(kind, asyncio.CancelledError))
+                await self.end(hurry=kind is not None)
         if kind is None and self._delete and finished:
             with contextlib.suppress(QueueDoesNotExistError):  # another consumer was first
                 await self._delete_drained()
@@ -177,7 +177,8 @@ class QueueConsumer(ABC, Generic[T, D]):
     async def end(self, hurry: bool = False) -> None:
         """Give back everything in hand, and deregister.
 
-        Cancelled, or in a hurry, this waits for that for up to `settle_timeout` seconds.
+        Cancelled, or in a hurry, this waits for that for up to `settle_timeout` seconds. Then it goes on by itself,
+        until the client is closed.
         """
         state, self._task = self._state, None
         if self._worker is not None:
@@ -191,7 +192,9 @@ class QueueConsumer(ABC, Generic[T, D]):
             self._registration.cancel()
         self._log("role_released")
         work = background.start(self._give_back(), "giving back what a consumer has in hand")
-        patience = self._settle_timeout
+        if (client := getattr(self._queue, "client", None)) is not None:  # a FileQueue has none
+            client.finish_before_close(work)
+        patience = left_of(self._settle_timeout)
         if await wait_for_answer(work, patience if hurry else None, patience) and (error := work.result()) is not None:
             raise error
 

@@ -7,12 +7,15 @@ import contextlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from apressure.concurrency import background
 from apressure.concurrency.lifetime import AsyncClosing, LoopBound
 from apressure.core.driver import Connection
 from apressure.exceptions import ClientClosedError, OperationUnblockedError, PressureError
+
+FAREWELL: Final = 1.0
+"""Seconds in which unfinished work ends: its requests have just failed, since the client has closed its connections."""
 
 
 class Attached(Protocol):

@@ -81,9 +81,8 @@ class Settler(ABC, Generic[C, O]):
             if ended:
                 raise  # the outcome came in this very turn of the event loop
             outcome = loop.create_future()
+            outcome.add_done_callback(asyncio.Future.exception)  # the cancellation is raised instead
             await wait_shielded(outcome, self.steps.settle_timeout)
-            if outcome.done():
-                outcome.exception()  # the cancellation is raised instead
             raise
 
     def flushed(self) -> asyncio.Future[None]:

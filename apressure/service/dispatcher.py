@@ -7,14 +7,16 @@ import contextlib
 import dataclasses
 import inspect
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from apressure import logs
 from apressure.concurrency.backoff import Backoff, pause_until
 from apressure.concurrency.blocked import Cause, on_block
+from apressure.concurrency.settle import Ending
 from apressure.core.registration import Calls
 from apressure.exceptions import DurabilityError, PressureError, QueueDoesNotExistError, UnsupportedError
 from apressure.protocols import Consumer, Delays, Delivery, DeliverySource, Holdable, NotesErrors, Releasable, Tally
@@ -34,6 +36,9 @@ logger = logging.getLogger("apressure")
 MOST_RETRIES: Final = 100
 """So many failed messages may wait in hand for their retry beside the handlers, where the queue cannot keep them."""
 
+_SETTLING: Final = 5.0
+"""Seconds that a service which ends waits for messages to go back whose handlers have failed, as `settle_timeout`."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
@@ -47,6 +52,7 @@ class Arguments:
         member: Shares the places of handlers with other services; None for a service that has its own.
         observe: Called with the seconds of each call of the handler; None if nobody looks on.
         calls: Counts the time that handlers take.
+        ending: The end of the service.
     """
 
     handler: Callable[[Any], Any]
@@ -67,6 +73,7 @@ class Arguments:
     member: Member | None = None
     observe: Callable[[float], object] | None = None
     calls: Calls = dataclasses.field(default_factory=Calls)
+    ending: Ending = dataclasses.field(default_factory=Ending)
 
     @property
     def most_retries(self) -> int:
@@ -124,6 +131,8 @@ class Dispatcher(ABC):
         self._arguments = arguments
         self._stopped = stopped
         self.tasks = Tasks(None if arguments.member is None else arguments.member.changed)
+        self._settling = 0  # tasks whose handlers have ended, and that wait for the queue
+        self._interrupted_at: float | None = None
         self._failure: BaseException | None = None
         self._scope: CancelScope | None = None
         self._pause_told = False
@@ -174,18 +183,45 @@ class Dispatcher(ABC):
                 raise StoppedError
 
     async def _finish(self, timeout: float) -> None:
-        """Wait until no task runs, also those that others start meanwhile."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + timeout
-        while self.tasks.all and not self.tasks.cancelled:
-            await asyncio.wait(self.tasks.all, timeout=(left := max(0.0, end - loop.time())))
-            if not left:
-                return
+        """Wait until no task runs, also those that others start meanwhile: for so many seconds since `interrupt`.
+
+        When nothing runs any more but what settles, it has `_SETTLING` seconds.
+        """
+        end = timeout + (time.monotonic() if self._interrupted_at is None else self._interrupted_at)
+        with contextlib.suppress(TimeoutError):
+            while self.tasks.all and not self.tasks.cancelled:
+                self._look_at_end()
+                since = self._arguments.ending.since
+                until = end if since is None else min(end, since + _SETTLING)
+                async with asyncio.timeout(until - time.monotonic()):
+                    await self.tasks.change()
 
     def interrupt(self) -> None:
-        """Receive no more messages: `run` waits for the handlers for `shutdown_timeout` and ends."""
+        """Receive no more messages: `run` lets handlers finish for `shutdown_timeout` from now on, and ends."""
+        if self._interrupted_at is None:
+            self._interrupted_at = time.monotonic()
+        self.tasks.watch = self._look_at_end
+        self._look_at_end()
         if self._scope is not None:
             self._scope.cancel()
+
+    def _look_at_end(self) -> None:
+        """Note when nothing runs any more but what settles: from then on, the end of the service has a limit."""
+        ending = self._arguments.ending
+        if self._arguments.calls.running:  # a message has come all the same
+            ending.since = None
+        elif ending.since is None and self._stopped.is_set() and len(self.tasks.all) <= self._settling:
+            ending.since = time.monotonic()
+
+    @contextlib.contextmanager
+    def _settles(self) -> Iterator[None]:
+        """In this block, a task whose handler has ended waits for the queue."""
+        self._settling += 1
+        self.tasks.changed()
+        try:
+            yield
+        finally:
+            self._settling -= 1
 
     @property
     @abstractmethod
@@ -293,7 +329,8 @@ class Dispatcher(ABC):
             self._fail(TypeError(f"the {role} raised Hold, and the queue {queue.name!r} cannot be held: raise Retry"))
             return
         try:
-            await queue.hold(hold.seconds)
+            with self._settles():
+                await queue.hold(hold.seconds)
         except UnsupportedError as error:
             self._fail(error)
             return
@@ -311,7 +348,7 @@ class Dispatcher(ABC):
         """Give messages back, after a pause; with None, as if they had not been delivered."""
         options: dict[str, Any] = {"delay": pause} if pause else {}
         for each in deliveries if pause else reversed(deliveries):  # the last one that goes back now comes first
-            with contextlib.suppress(PressureError):
+            with self._settles(), contextlib.suppress(PressureError):
                 if pause is None and isinstance(each, Releasable):
                     await each.release()
                     continue

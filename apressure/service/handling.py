@@ -83,11 +83,19 @@ class Handling(Dispatcher):
                 await tasks.change()
         finally:
             self._release()
-            self._ending = True
-            for idle in self._idle:
-                if not idle.done():
-                    self._waking += 1
-                    idle.set_result(None)
+            self._end_workers()
+
+    def interrupt(self) -> None:
+        self._end_workers()
+        super().interrupt()
+
+    def _end_workers(self) -> None:
+        """Have each worker end when it finds nothing to do."""
+        self._ending = True
+        for idle in self._idle:
+            if not idle.done():
+                self._waking += 1
+                idle.set_result(None)
 
     async def _turn(self, member: Member, delivery: Delivery[Any]) -> None:
         """Wait until the other services leave a place for a message."""
@@ -264,8 +272,8 @@ class Handling(Dispatcher):
     async def _acknowledge_now(self, delivery: Delivery[Any]) -> None:
         """Wait for the acknowledgement. Meanwhile another handler takes the place of this one."""
         self._acknowledging += 1
-        self.tasks.changed()
         try:
-            await delivery.ack()
+            with self._settles():
+                await delivery.ack()
         finally:
             self._acknowledging -= 1

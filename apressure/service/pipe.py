@@ -248,6 +248,7 @@ async def pipe(
     arguments.options.check(source, deliveries=False, shared=shared)
     arguments.consumer()  # the queue checks `lease`, before anything begins
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(arguments.ending.limiting())
         for queue in (source, destination):
             if not getattr(queue, "opened", True):
                 await stack.enter_async_context(queue)  # type: ignore[arg-type]

@@ -180,7 +180,9 @@ async def serve(
         ordered: No item overtakes another, also when one fails: the others wait while it waits for its retry, in hand
             and under its lease. Only with `concurrency=1`, and not with `batch` or `key`. An `AsyncQueue` is then not
             shared by default. Without it, the others pass.
-        shutdown_timeout: Seconds that handlers may take to finish after a signal; 0 cancels them at once.
+        shutdown_timeout: Seconds that handlers may take to finish after a signal; 0 cancels them at once. When no
+            handler runs any more, what is in hand goes back: that takes up to `settle_timeout` seconds of the queue (5)
+            while its server is away. What could not go back comes again when its lease ends.
         lease: Seconds after which another service gets the items when this process dies; None for the queue's default.
         max_hold: Seconds after which a service whose handlers are all stuck loses its items: no item was received or
             settled meanwhile. The log has the stacks, the handlers are cancelled, and the service begins anew. None for

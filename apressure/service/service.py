@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import time
 from collections.abc import Callable
 from signal import Signals
 from typing import Final
@@ -110,6 +111,8 @@ class Service:
         """Receive no more, and let the handlers finish."""
         if not self._stopped.is_set():
             self._stopped.set()
+            if self._current is None:  # otherwise it notes when its handlers have ended
+                self._arguments.ending.since = time.monotonic()
             text = "%s drains after %s: %d in hand"
             self._tell(logging.INFO, "serve_draining", text, self._signal, drained=self._drained)
             self._interrupt()
@@ -131,6 +134,7 @@ class Service:
         losses = 0
         reached = False
         async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self._arguments.ending.limiting())
             if not self._arguments.queue.opened:
                 await self._open(stack)
             if self._arguments.options.create:
@@ -158,9 +162,13 @@ class Service:
                     losses = 0 if dispatcher.received else losses
                     pause = _RETURN.pause(losses)
                     losses += 1
+                    drains = self._stopped.is_set()
+                    again = " while it drains, and what it had in hand comes again"
+                    then = again if drains else f", and takes it again in {pause:.1f} s"
+                    seconds, cause = None if drains else pause, type(error).__name__
                     logger.warning(
-                        "%s lost the consumer role, and takes it again in %.1f s: %s", title, pause, error,
-                        extra={"event": "serve_interrupted", "error": type(error).__name__, "seconds": pause, **extra},
+                        "%s lost the consumer role%s: %s", title, then, error,
+                        extra={"event": "serve_interrupted", "error": cause, "seconds": seconds, **extra},
                     )  # fmt: skip
                     await pause_until(self._stopped, pause)
                 finally:

@@ -20,10 +20,12 @@ class Tasks:
         all: The tasks.
         retrying: How many messages wait for a retry.
         cancelled: `cancel` has been called.
+        watch: Called at each change, too.
     """
 
     def __init__(self, on_change: Callable[[], object] | None = None) -> None:
         self._on_change = on_change
+        self.watch: Callable[[], object] | None = None
         self.all: set[asyncio.Task[None]] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self.retrying = 0
@@ -52,6 +54,8 @@ class Tasks:
         self._changed.set()
         if self._on_change is not None:
             self._on_change()
+        if self.watch is not None:
+            self.watch()
 
     async def change(self) -> None:
         """Wait until a handler has ended, or a message has been settled, since the last call."""

@@ -89,23 +89,28 @@ class TestFrozen(FrozenContract):
         return bench.frozen
 
 
+@pytest.mark.parametrize("how", ["cancelled", "failed"])
 @pytest.mark.parametrize("bench", [kind for kind in KINDS if kind not in SERVERLESS], indirect=True)
-async def test_a_cancelled_consumer_ends_while_the_server_is_frozen(bench: Bench) -> None:
+async def test_a_consumer_that_is_cancelled_or_fails_ends_while_the_server_is_frozen(bench: Bench, how: str) -> None:
     """It waits for `settle_timeout`, and not for as long as retries would go on. What it has in hand comes again."""
     queue, owner = await bench.open(IMPATIENT), await bench.open()
     await owner.create()
     await owner.put_many([b"0", b"1", b"2"])
-    handling = asyncio.Event()
+    handling, failing = asyncio.Event(), asyncio.Event()
 
     async def handle() -> None:
         async with queue.consumer(lease=2.0) as consumer:
             async for _ in consumer:
                 handling.set()
-                await asyncio.Event().wait()
+                await failing.wait()
+                raise KeyError
 
     work = asyncio.create_task(handle())
     await in_time(handling.wait())
     with bench.frozen():
-        work.cancel()
-        await fails(asyncio.CancelledError, work)
+        if how == "cancelled":
+            work.cancel()
+        else:
+            failing.set()
+        await fails(asyncio.CancelledError if how == "cancelled" else KeyError, work)
     assert sorted([await in_time(owner.get()) for _ in range(3)]) == [b"0", b"1", b"2"]

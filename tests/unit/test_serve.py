@@ -32,7 +32,7 @@ from apressure import (
 )
 from apressure.concurrency.backoff import Backoff
 from apressure.protocols import Consumer, Delivery, Source
-from apressure.service import keyed, service
+from apressure.service import dispatcher, keyed, service
 from apressure.service.pace import Pace
 from apressure.service.serve import ServeOptions
 from tests import processes
@@ -288,6 +288,47 @@ async def test_losing_the_messages_cancels_their_handlers() -> None:
 
     assert await serve(handle, queue, deliveries=True, signals=()) == Served(handled=1, failed=0)
     assert seen == ["0/1", "0/2"]
+
+
+async def test_messages_that_are_lost_while_the_service_drains_are_not_said_to_be_taken_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    queue, stop = MemoryQueue(0), asyncio.Event()
+
+    async def handle(_: int) -> None:
+        stop.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        queue.lose(lost())
+        await asyncio.Event().wait()
+
+    with caplog.at_level(logging.WARNING, "apressure"):
+        assert await serve(handle, queue, signals=(), stop=stop) == Served(handled=0, failed=0)
+    assert list(queue.waiting) == [(0, 2)]
+    (told,) = caplog.records
+    again = "lost the consumer role while it drains, and what it had in hand comes again"
+    assert told.message == f"the service of the queue 'numbers' {again}: {lost()}"
+    assert told.seconds is None  # type: ignore[attr-defined]
+
+
+async def test_a_service_that_ends_does_not_wait_for_long_until_failed_messages_are_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatcher, "_SETTLING", 0.05)
+    queue, stop = MemoryQueue(0, 1), asyncio.Event()
+
+    async def hang(_: MemoryDelivery) -> None:
+        if not queue.waiting:  # both have failed
+            stop.set()
+        await asyncio.Event().wait()
+
+    async def fail(_: int) -> None:
+        raise ValueError
+
+    monkeypatch.setattr(MemoryDelivery, "nack", hang)
+    served = serve(fail, queue, concurrency=2, retry=Backoff(0), shutdown_timeout=3600.0, signals=(), stop=stop)
+    assert await served == Served(handled=0, failed=2)
+    assert sorted(queue.waiting) == [(0, 2), (1, 2)]
 
 
 async def test_a_single_message_that_was_lost_ends_nothing_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from typing import Any
 
 import pytest
 
-from apressure.concurrency.settle import Patience
+from apressure.concurrency.settle import Ending, Patience, left_of, wait_shielded
 
 
 def future() -> asyncio.Future[Any]:
@@ -62,3 +64,19 @@ async def test_where_no_answer_came_after_a_cancellation_none_is_waited_for() ->
         await task
     patience._settle_timeout = 3600.0  # nobody waits for so long
     assert not await patience.wait(future())
+
+
+async def test_at_the_end_of_a_service_all_waits_share_one_limit() -> None:
+    ending = Ending()
+    with ending.limiting():
+        assert left_of(60.0) == 60.0, "a handler runs"
+        ending.since = time.monotonic() - 50.0
+        assert 0.0 < left_of(60.0) <= 10.0
+        assert left_of(math.inf) == math.inf
+        assert not await wait_shielded(future(), 50.0)
+        assert not await Patience(50.0, hurry=True).wait(future())
+        with ending.limiting():  # that of a pipe, and of its stage
+            pass
+        assert left_of(50.0) == 0.0
+    assert ending.since is None, "tasks may still see it"
+    assert left_of(60.0) == 60.0

@@ -125,7 +125,10 @@ class ReconnectingConnection:
         return True
 
     async def aclose(self, timeout: float) -> None:
-        """Wait for pending replies, for up to `timeout` seconds after their requests; then end the connection."""
+        """Wait for pending replies, for up to `timeout` seconds; then end the connection.
+
+        A reply that has not come `settle_timeout` seconds after its request is not waited for.
+        """
         try:
             loop = asyncio.get_running_loop()
             latest, quiet = loop.time() + timeout, 0
@@ -135,7 +138,7 @@ class ReconnectingConnection:
                     quiet += 1
                     continue
                 newest = next(reversed(self._unanswered))
-                remaining = min(latest, newest.began + timeout) - loop.time()
+                remaining = min(latest, newest.began + self.node.settings.settle_timeout) - loop.time()
                 if remaining <= 0:
                     break
                 self._drained, quiet = loop.create_future(), 0

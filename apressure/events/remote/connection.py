@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from apressure import logs
 from apressure.concurrency import background
-from apressure.concurrency.settle import set_result_once
+from apressure.concurrency.settle import left_of, set_result_once
 from apressure.connection.renewer import Renewer
 from apressure.connection.server import Server
 from apressure.connection.settings import ClientOptions
@@ -24,7 +24,7 @@ from apressure.connection.wire.reconnecting import ReconnectingConnection
 from apressure.core.asking import ask
 from apressure.core.driver import OnAnswer
 from apressure.core.errors import closed, missing
-from apressure.core.objects import SharedClient
+from apressure.core.objects import FAREWELL, SharedClient
 from apressure.events.remote.address import settings_of
 from apressure.exceptions import OutcomeUnknownError, ServerError, ServerTooOldError, ServerUnavailableError
 
@@ -118,13 +118,15 @@ class OkqClient(SharedClient):
     async def _release(self) -> None:
         logs.closing(1)
         loop = asyncio.get_running_loop()
-        end = loop.time() + self.settings.settle_timeout
+        end = loop.time() + left_of(self.settings.settle_timeout)
         try:
             while self._unfinished and loop.time() < end:  # what is undone begins when its step has ended
                 await asyncio.wait(self._unfinished, timeout=end - loop.time())
-            await self.renewer.aclose(self.settings.settle_timeout)
+            await self.renewer.aclose(left_of(self.settings.settle_timeout))
         finally:
             self.connection.end()
+        if self._unfinished:
+            await asyncio.wait(self._unfinished, timeout=FAREWELL)
 
     async def step(
         self, work: Coroutine[Any, Any, T], undo: Callable[[T], Coroutine[Any, Any, None]] | None = None

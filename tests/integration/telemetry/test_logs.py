@@ -150,6 +150,7 @@ async def test_acknowledgements_that_a_draining_service_cannot_send_are_told(
             stop.set()
             go_on.set()
             assert (await in_time(service)).handled == 3
+            await in_time(jobs.aclose())  # until then, they may arrive
         finally:
             if away == signal.SIGSTOP:
                 os.kill(server.pid, signal.SIGCONT)
