@@ -191,9 +191,8 @@ class Lane(ABC, Generic[E]):
     def _flush(self) -> None:
         if self._busy:
             return  # the answer sees to the others
-        if (parked := self._parked) is not None:
-            self._parked = None
-            parked.cancel()
+        if self._parked is not None:
+            self._unpark()
         entries = self._entries
         while entries:
             first = next(iter(entries))
@@ -254,6 +253,12 @@ class Lane(ABC, Generic[E]):
         """Wait until it is time to try again."""
         return self._waits.park(wait, self._moment)
 
+    def _unpark(self) -> None:
+        """Stop waiting."""
+        if (parked := self._parked) is not None:
+            self._parked = None
+            parked.cancel()
+
     def _asked(self, entry: E) -> bool:
         """Whether a step was sent since the operation began."""
         return entry.sent_before < self._sent
@@ -295,8 +300,7 @@ class Lane(ABC, Generic[E]):
     def _remove(self, entry: E) -> None:
         self._entries.pop(entry, None)
         if not self._entries and self._parked is not None:
-            parked, self._parked = self._parked, None
-            parked.cancel()
+            self._unpark()
             self._waits.hand_back(self._role)
 
     async def _withdraw(self, entry: E) -> None:

@@ -135,11 +135,11 @@ class PopLane(TakeLane[Want, Event]):
             if isinstance(answer, ConnectionLost) and not begun:
                 # Both may have been answered, the wait and the step, and this client hears of neither.
                 on_end()
-                if begun and (parked := self._parked) is not None:
-                    self._parked = None
-                    parked.cancel()
+                if begun:
+                    self._unpark()
             if self._steps.repeat(request, answer, begun):
-                self._request = request if begun else self._request
+                if begun:
+                    self._request = request
                 return
             self._behind = None
             if begun:
